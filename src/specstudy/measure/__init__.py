@@ -1,0 +1,9 @@
+"""One cell: warm up, drive the load, read the counters, sample the GPU, give back one record per repeat."""
+
+from specstudy.measure.cell import Measured, Sampling, measure, record_of
+from specstudy.measure.client import Outcome, StreamClient
+from specstudy.measure.counters import Counters, read_counters
+from specstudy.measure.gpu import gpu_identity
+from specstudy.measure.load import drive, run_async
+
+__all__ = ["Counters", "Measured", "Outcome", "Sampling", "StreamClient", "drive", "gpu_identity", "measure", "read_counters", "record_of", "run_async"]

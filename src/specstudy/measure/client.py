@@ -1,0 +1,198 @@
+"""A streaming client that spends its time waiting, not parsing.
+
+Each request keeps the arrival time of every chunk and the tokens in it. Tokens are never counted by
+chunks: the server states the running total with each chunk (`continuous_usage_stats`) and the whole at
+the end (`usage`).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from specstudy.workloads.prompts import Prompt
+
+CONNECT_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 300.0  # longest silence within one answer
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one request; times are `time.perf_counter()` seconds."""
+
+    sent: float = 0.0
+    chunk_times: list[float] = field(default_factory=list)
+    chunk_tokens: list[int] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    error: str | None = None
+    resent: bool = False
+    token_ids: list[int] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the whole answer came."""
+        return self.error is None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: msgspec.Raw | None = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+class _Stream:
+    """Reads one answer's events into an Outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._rest = b""
+        self._total = 0
+        self._finished = False
+        self._whole_usage = False
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take bytes as they came; events that they complete carry the time `now`."""
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if line.startswith(b"data:"):
+                payload = line[5:].strip()
+                if payload != b"[DONE]":
+                    self._event(_decode_event(payload), now)
+
+    def _event(self, event: _Event, now: float) -> None:
+        outcome = self._outcome
+        if event.error is not None:
+            raise _BadAnswerError(f"the server reported {bytes(event.error).decode(errors='replace')[:200]}")
+        for choice in event.choices:
+            if choice.token_ids:
+                outcome.token_ids += choice.token_ids
+            if choice.finish_reason is not None:
+                self._finished = True
+        if event.usage is None:
+            return
+        new = event.usage.completion_tokens - self._total
+        if new > 0:  # the first chunk names the role and carries no token
+            self._total = event.usage.completion_tokens
+            outcome.chunk_times.append(now)
+            outcome.chunk_tokens.append(new)
+        if not event.choices:
+            self._whole_usage = True
+            outcome.prompt_tokens = event.usage.prompt_tokens
+            outcome.completion_tokens = event.usage.completion_tokens
+
+    def end(self) -> None:
+        """Raises _BadAnswerError if the answer isn't whole."""
+        if not self._finished:
+            raise _BadAnswerError("the stream ended before its last token")
+        if not self._whole_usage:
+            raise _BadAnswerError("the stream ended without usage")
+        if not self._outcome.chunk_times:
+            raise _BadAnswerError("the answer holds no token")
+        if self._total != self._outcome.completion_tokens:
+            raise _BadAnswerError(f"the chunks carried {self._total} tokens, usage says {self._outcome.completion_tokens}")
+
+
+class _BadAnswerError(Exception):
+    """An answer came that can't be used."""
+
+
+class StreamClient:
+    """Sends chat completions to one server. Use as an async context manager."""
+
+    def __init__(self, base_url: str, model: str, *, want_token_ids: bool = False) -> None:
+        self._url = f"{base_url}/v1/chat/completions"
+        self._model = model
+        self._want_token_ids = want_token_ids
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> StreamClient:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_note_reuse)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S),
+            headers={"Content-Type": "application/json"},
+            trace_configs=[trace],
+        )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def body(self, prompt: Prompt, *, max_tokens: int, temperature: float, seed: int) -> bytes:
+        """The request's JSON; made before the load starts, so that encoding delays no send."""
+        content: dict[str, Any] = {
+            "model": self._model,
+            "messages": prompt.as_messages(),
+            "max_completion_tokens": max_tokens,
+            "temperature": temperature,
+            "seed": seed,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+        if self._want_token_ids:
+            content["return_token_ids"] = True
+        return msgspec.json.encode(content)
+
+    async def send(self, body: bytes) -> Outcome:
+        """One request to its end. Never raises for what the server does: `Outcome.error` says it.
+
+        A keep-alive connection that the server closed before it answered is no failed request: it is sent
+        once more on a new one, the clock running on, and marked.
+        """
+        outcome = Outcome(sent=time.perf_counter())
+        try:
+            try:
+                await self._attempt(body, outcome)
+            except _StaleConnectionError:
+                outcome.resent = True
+                await self._attempt(body, outcome)
+        except (aiohttp.ClientError, TimeoutError, _BadAnswerError, msgspec.MsgspecError, OSError) as error:
+            outcome.error = f"{type(error).__name__.lstrip('_')}: {error}"
+        return outcome
+
+    async def _attempt(self, body: bytes, outcome: Outcome) -> None:
+        assert self._session is not None, "use StreamClient as an async context manager"
+        connection = SimpleNamespace(reused=False)
+        try:
+            answer = await self._session.post(self._url, data=body, trace_request_ctx=connection)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            if connection.reused and not outcome.resent:
+                raise _StaleConnectionError from error
+            raise
+        async with answer:
+            if answer.status != 200:
+                raise _BadAnswerError(f"HTTP {answer.status}: {(await answer.text())[:200]}")
+            stream, content, clock = _Stream(outcome), answer.content, time.perf_counter
+            while data := await content.readany():
+                stream.feed(data, clock())
+            stream.end()
+
+
+class _StaleConnectionError(Exception):
+    """The server had closed a kept-alive connection before we used it again."""
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionReuseconnParams) -> None:
+    context.trace_request_ctx.reused = True

@@ -1,0 +1,199 @@
+"""A profile and a chapter become servers to start and cells to measure on each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specstudy.analysis.stats import mean_interval
+from specstudy.catalog import MethodSpec, Profile, load_draft, load_target
+from specstudy.catalog.assets import Say
+from specstudy.catalog.materialise import draft_folder, target_folder
+from specstudy.catalog.models import Measuring
+from specstudy.errors import ConfigError
+from specstudy.records import Record
+from specstudy.serving import Deployment, deploy
+from specstudy.workloads import Arrival, Closed, Pool, Prompt, build_pool, chat_token_counter, dataset, poisson
+
+# Fallback guesses for a machine that nobody has measured yet; the first step corrects them.
+START_GUESS_S, TOKEN_GUESS_S = 60.0, 0.01
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One workload at one load."""
+
+    workload: str
+    concurrency: int | None
+    request_rate: float | None
+    num_prompts: int
+    warmups: int
+
+    @property
+    def label(self) -> str:
+        """Like chat c=8."""
+        return f"{self.workload} c={self.concurrency}" if self.concurrency is not None else f"{self.workload} {self.request_rate:g}/s"
+
+    def arrival(self, seed: int) -> Arrival:
+        """Its arrivals; `seed` matters in an open loop."""
+        if self.concurrency is not None:
+            return Closed(self.concurrency)
+        assert self.request_rate is not None
+        return poisson(self.request_rate, self.num_prompts, seed)
+
+    def prompts(self, pool: Pool, repeat: int, seed: int) -> tuple[list[Prompt], list[Prompt]]:
+        """(measured, warm-up) prompts of one repeat: other ones in each repeat, the same ones for each method."""
+        measured = pool.draw(self.num_prompts, seed=seed, start=self.warmups + repeat * self.num_prompts)
+        return measured, pool.draw(self.warmups, seed=seed)
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """One server and the cells that it serves."""
+
+    deployment: Deployment
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a chapter measures live."""
+
+    profile: Profile
+    chapter: str
+    servers: tuple[ServerPlan, ...]
+    pools: dict[str, Pool]
+
+
+def chapter_plan(profile: Profile, chapter: str) -> None:
+    """Raises ConfigError for a chapter that the profile doesn't measure."""
+    if chapter not in profile.chapters:
+        raise ConfigError.unknown("chapter", chapter, profile.chapters)
+
+
+def make_plan(profile: Profile, chapter: str, say: Say) -> Plan:
+    """Materialise what the chapter needs and lay out its servers, the baseline first.
+
+    Raises ConfigError or AssetError; nothing is started.
+    """
+    chapter_plan(profile, chapter)
+    wanted = profile.chapters[chapter]
+    target = load_target(profile.target)
+    folder = target_folder(target, say)
+    cells = tuple(_cells(profile, chapter))
+    methods = sorted(wanted.methods, key=lambda spec: spec.method != "none")
+    servers = tuple(ServerPlan(deployment, cells) for spec in methods for deployment in _deployments(profile, spec, folder, say))
+    pools = {name: _pool(profile, name, folder, say) for name in wanted.workloads}
+    for cell in cells:
+        cell.prompts(pools[cell.workload], 0, profile.measuring.seed)  # too few prompts: refused now, not in mid-run
+    return Plan(profile, chapter, servers, pools)
+
+
+def _cells(profile: Profile, chapter: str) -> Iterator[Cell]:
+    plan, rules = profile.chapters[chapter], profile.measuring
+    for workload in plan.workloads:
+        for c in plan.arrivals.concurrencies:
+            yield Cell(workload, c, None, rules.prompts_per_slot * c, rules.warmups_per_slot * c)
+        for rate in plan.arrivals.request_rates:
+            yield Cell(workload, None, rate, plan.arrivals.requests, 2 * rules.warmups_per_slot)
+
+
+def _deployments(profile: Profile, spec: MethodSpec, folder: Path, say: Say) -> Iterator[Deployment]:
+    draft_path = None if spec.draft is None else str(draft_folder(load_draft(spec.draft), say))
+    for k in spec.num_speculative_tokens or (None,):
+        yield deployment_of(
+            profile,
+            str(folder),
+            method=spec.method,
+            draft=spec.draft,
+            draft_path=draft_path,
+            num_speculative_tokens=k,
+            prompt_lookup_min=spec.prompt_lookup_min,
+            prompt_lookup_max=spec.prompt_lookup_max,
+        )
+
+
+def deployment_of(profile: Profile, target_path: str, **method: object) -> Deployment:
+    """The profile's target and engine with one method. Raises ConfigError."""
+    engine = profile.engine
+    return deploy(
+        target=profile.target,
+        target_path=target_path,
+        hardware=profile.hardware,
+        dtype=profile.dtype,
+        quantization=engine.quantization,
+        kv_cache_dtype=engine.kv_cache_dtype,
+        max_model_len=engine.max_model_len,
+        max_num_seqs=engine.max_num_seqs,
+        flags=engine.flags,
+        env=engine.env,
+        **method,
+    )
+
+
+def _pool(profile: Profile, name: str, folder: Path, say: Say) -> Pool:
+    spec = profile.workloads[name]
+    if spec.max_prompt_tokens + spec.max_tokens > profile.engine.max_model_len:
+        raise ConfigError(
+            f"workloads.{name}.max_prompt_tokens", spec.max_prompt_tokens, f"with max_tokens at most max_model_len, {profile.engine.max_model_len}"
+        )
+    pool = build_pool(
+        name,
+        dataset(spec.dataset, spec.path, say),
+        count_tokens=chat_token_counter(folder),
+        min_tokens=spec.min_prompt_tokens,
+        max_tokens=spec.max_prompt_tokens,
+    )
+    say(f"workload {name}: {len(pool.prompts):,} prompts of {pool.read:,} ({pool.duplicates:,} duplicates, {pool.out_of_length:,} of another length)")
+    return pool
+
+
+def cell_facts(plan: Plan, deployment: Deployment, cell: Cell) -> dict[str, Any]:
+    """The fields of a record that say what was measured; two records that agree in them are repeats of one cell."""
+    profile, spec = plan.profile, plan.profile.workloads[cell.workload]
+    return {
+        "profile": profile.name,
+        "chapter": plan.chapter,
+        "evidence": profile.evidence,
+        "target": deployment.target,
+        "quantization": deployment.quantization,
+        "dtype": deployment.dtype,
+        "kv_cache_dtype": deployment.kv_cache_dtype,
+        "method": deployment.method,
+        "draft": deployment.draft,
+        "num_speculative_tokens": deployment.num_speculative_tokens,
+        "imposed_acceptance_length": deployment.imposed_acceptance_length,
+        "workload": cell.workload,
+        "concurrency": cell.concurrency,
+        "num_prompts": cell.num_prompts,
+        "max_tokens": spec.max_tokens,
+        "temperature": spec.temperature,
+        "dataset_sha256": plan.pools[cell.workload].sha256,
+    }
+
+
+def enough(rules: Measuring, throughputs: Sequence[float], spent_s: float) -> bool:
+    """Whether a cell needs no further repeat.
+
+    At least min_repeats; then until the 95 % interval of throughput is narrow enough, max_repeats are done, or
+    one more would pass the cell's time budget.
+    """
+    n = len(throughputs)
+    if n < rules.min_repeats:
+        return False
+    if n >= rules.max_repeats or mean_interval(throughputs).half_width_share <= rules.target_interval:
+        return True
+    return rules.cell_budget_s is not None and spent_s * (n + 1) / n > rules.cell_budget_s
+
+
+def expected_repeat_s(cell: Cell, max_tokens: int, earlier: Sequence[Record]) -> float:
+    """Expected seconds of one repeat with its warm-up: what the same load took before, else a guess."""
+    same = [r.duration_s for r in earlier if r.duration_s and (r.workload, r.concurrency, r.num_prompts) == (cell.workload, cell.concurrency, cell.num_prompts)]
+    share = 1 + cell.warmups / cell.num_prompts
+    if same:
+        return share * sum(same) / len(same)
+    if cell.request_rate is not None:
+        return share * cell.num_prompts / cell.request_rate
+    return share * cell.num_prompts * max_tokens * TOKEN_GUESS_S

@@ -1,0 +1,161 @@
+"""The append-only store: CHAPTER.jsonl with one Record a line, CHAPTER.requests.parquet beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from specstudy.errors import StoreBusyError, StoreWriteError
+from specstudy.records.schema import Record, RequestRow
+
+REQUESTS_SCHEMA = pa.schema(
+    [
+        ("record_id", pa.string()),
+        ("index", pa.int32()),
+        ("prompt_id", pa.string()),
+        ("scheduled_s", pa.float64()),
+        ("sent_s", pa.float64()),
+        ("first_token_s", pa.float64()),
+        ("last_token_s", pa.float64()),
+        ("prompt_tokens", pa.int32()),
+        ("completion_tokens", pa.int32()),
+        ("chunks", pa.int32()),
+        ("chunk_tokens", pa.list_(pa.int16())),
+        ("chunk_gap_us", pa.list_(pa.int32())),
+        ("status", pa.string()),
+        ("error", pa.string()),
+        ("resent", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line of a results file that isn't a record, and why."""
+
+    path: Path
+    number: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path.name}, line {self.number}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a results file holds: its records, and the lines that had to be skipped."""
+
+    records: tuple[Record, ...]
+    skipped: tuple[BadLine, ...]
+
+
+def load_records(path: Path) -> Loaded:
+    """Read a results file; a line that isn't a whole record is reported, not dropped in silence.
+
+    A file that doesn't exist holds no records.
+    """
+    if not path.exists():
+        return Loaded((), ())
+    records: list[Record] = []
+    skipped: list[BadLine] = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            records.append(Record.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            skipped.append(BadLine(path, number, f"{where}: {first['msg']}" if where else first["msg"]))
+    return Loaded(tuple(records), tuple(skipped))
+
+
+def load_requests(path: Path) -> pa.Table:
+    """The requests file as a table (columns: REQUESTS_SCHEMA); empty where there is none."""
+    return pq.read_table(path, schema=REQUESTS_SCHEMA) if path.exists() else REQUESTS_SCHEMA.empty_table()
+
+
+class RecordStore:
+    """Writes one chapter's results; only `writing()` gives one, so the lock is always held."""
+
+    def __init__(self, records_path: Path) -> None:
+        self.records_path = records_path
+        self.requests_path = records_path.with_suffix(".requests.parquet")
+
+    @classmethod
+    @contextmanager
+    def writing(cls, folder: Path, chapter: str) -> Iterator[RecordStore]:
+        """Hold FOLDER/CHAPTER.jsonl for one run.
+
+        Raises StoreBusyError at once when another run holds it: two runs would also disturb
+        each other's measurements.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        records_path = folder / f"{chapter}.jsonl"
+        lock = FileLock(f"{records_path}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise StoreBusyError(f"{records_path} is being written by another run; wait for it, or give another results_dir") from None
+        try:
+            yield cls(records_path)
+        finally:
+            lock.release()
+
+    def append(self, record: Record, requests: Sequence[RequestRow]) -> None:
+        """Put one record and its requests on disk.
+
+        The requests go first: rows without a record are never read, a record without rows would be.
+        Raises StoreWriteError when the disk refuses; earlier records and their requests stay as they were.
+        """
+        try:
+            if requests:
+                self._add_requests(requests)
+            self._add_line(record)
+        except OSError as error:
+            raise StoreWriteError(f"{self.records_path}: {error.strerror or error}; earlier records are intact") from error
+
+    def _add_requests(self, requests: Sequence[RequestRow]) -> None:
+        table = pa.Table.from_pylist([row.model_dump() for row in requests], schema=REQUESTS_SCHEMA)
+        whole = pa.concat_tables([load_requests(self.requests_path), table])
+        fresh = self.requests_path.with_suffix(".partial")
+        try:
+            pq.write_table(whole, fresh, compression="zstd", compression_level=9)
+            _sync(fresh)
+            fresh.replace(self.requests_path)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def _add_line(self, record: Record) -> None:
+        line = record.model_dump_json().encode() + b"\n"
+        with self.records_path.open("ab", buffering=0) as out:  # unbuffered: nothing is left to flush after a failure
+            before = out.seek(0, os.SEEK_END)
+            if before and not _ends_in_newline(self.records_path):
+                line = b"\n" + line  # a crash cut the last line off; don't glue ours to it
+            try:
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[out.write(rest) :]
+                os.fsync(out.fileno())
+            except OSError:
+                os.ftruncate(out.fileno(), before)
+                raise
+
+
+def _ends_in_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,8 @@
+"""A Deployment becomes a command line, a running server, a stopped server."""
+
+from specstudy.serving.checks import check_files
+from specstudy.serving.deployment import Deployment, deploy
+from specstudy.serving.launch import ENGINES, Engine, engine_named, launch
+from specstudy.serving.server import Server, log_tail
+
+__all__ = ["ENGINES", "Deployment", "Engine", "Server", "check_files", "deploy", "engine_named", "launch", "log_tail"]

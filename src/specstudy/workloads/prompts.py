@@ -1,0 +1,93 @@
+"""Prompts: what a request says, chosen so that a run can be repeated and nothing is measured that was trained on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from specstudy.errors import ConfigError
+
+Message = dict[str, str]
+# Messages -> number of prompt tokens after the model's chat template.
+TokenCounter = Callable[[Sequence[Message]], int]
+
+EVALUATION_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The messages of one request."""
+
+    messages: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def user(cls, text: str) -> Prompt:
+        """One user turn."""
+        return cls((("user", text),))
+
+    def as_messages(self) -> list[Message]:
+        """As the chat endpoint takes them."""
+        return [{"role": role, "content": content} for role, content in self.messages]
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 over the messages with white space folded: two prompts that differ only there are one."""
+        folded = [[role, " ".join(content.split())] for role, content in self.messages]
+        return hashlib.sha256(json.dumps(folded, ensure_ascii=False).encode()).hexdigest()
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Which side of the split it is on, decided by its own key, so that the sides never overlap."""
+        return int(self.key[:8], 16) < EVALUATION_SHARE * 2**32
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Prompts of one workload, deduplicated and of a fitting length, in a fixed order."""
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    read: int
+    duplicates: int
+    out_of_length: int
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 over the prompts' keys."""
+        return hashlib.sha256("\n".join(prompt.key for prompt in self.prompts).encode()).hexdigest()
+
+    def draw(self, count: int, *, seed: int, start: int = 0) -> list[Prompt]:
+        """`count` prompts from position `start` of the order that `seed` gives.
+
+        Draws that don't overlap in [start, start + count) share no prompt as long as the pool lasts; past its
+        end the order begins again. Raises ConfigError when one draw alone would repeat a prompt.
+        """
+        if count > len(self.prompts):
+            raise ConfigError(f"workload {self.name}", count, f"at most the {len(self.prompts)} prompts that the pool holds")
+        order = list(self.prompts)
+        random.Random(seed).shuffle(order)
+        return [order[(start + i) % len(order)] for i in range(count)]
+
+
+def build_pool(name: str, prompts: Iterable[Prompt], *, count_tokens: TokenCounter, min_tokens: int, max_tokens: int) -> Pool:
+    """Drop duplicates and prompts outside [min_tokens, max_tokens], and say how many of each."""
+    read = duplicates = out_of_length = 0
+    kept: dict[str, Prompt] = {}
+    seen: set[str] = set()
+    for prompt in prompts:
+        read += 1
+        if prompt.key in seen:
+            duplicates += 1
+            continue
+        seen.add(prompt.key)
+        if min_tokens <= count_tokens(prompt.as_messages()) <= max_tokens:
+            kept[prompt.key] = prompt
+        else:
+            out_of_length += 1
+    if not kept:
+        raise ConfigError(f"workload {name}", 0, f"prompts of {min_tokens} to {max_tokens} tokens; {read} read, none fits")
+    return Pool(name, tuple(kept[key] for key in sorted(kept)), read, duplicates, out_of_length)
