@@ -6,11 +6,14 @@ import contextlib
 import re
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
+from specstudy.analysis import Cell as AnalysedCell
+from specstudy.analysis import group
 from specstudy.catalog import Profile, load_profile
 from specstudy.catalog.paths import cache_dir, project_root, recorded_dir
 from specstudy.errors import ConfigError, SpecstudyError, StoreWriteError, StudyError
@@ -20,7 +23,6 @@ from specstudy.progress import Progress, Ticker, duration_text
 from specstudy.records import BadLine, Provenance, Record, RecordStore, load_records, load_requests, portable, provenance
 from specstudy.serving import ENGINES, Server, check_files, engine_named, launch
 
-Mode = Literal["recorded", "live"]
 LIVE_DIR = "results"
 
 
@@ -30,10 +32,14 @@ class Study:
 
     profile: Profile
     chapter: str
-    mode: Mode
     records: tuple[Record, ...]
     requests: pa.Table
     skipped: tuple[BadLine, ...]
+
+    @cached_property
+    def cells(self) -> list[AnalysedCell]:
+        """The good repeats of the newest allocation, grouped; the baseline first."""
+        return group(self.records, self.requests)
 
 
 def open_study(chapter: str, profile: str = "cpu-smollm2", mode: str = "recorded", results_dir: str | None = None) -> Study:
@@ -48,19 +54,19 @@ def open_study(chapter: str, profile: str = "cpu-smollm2", mode: str = "recorded
     found = load_profile(profile)
     chapter_plan(found, chapter)
     if mode == "live":
-        folder = Path(results_dir or LIVE_DIR).resolve() / found.name
-        run_chapter(found, chapter, folder)
-        return _read(found, chapter, "live", folder)
-    folder = (Path(results_dir).resolve() if results_dir else recorded_dir()) / found.name
-    return _read(found, chapter, "recorded", folder)
+        folder = Path(results_dir or LIVE_DIR).resolve()
+        run_chapter(found, chapter, folder / found.name)
+        return read_study(found, chapter, folder)
+    return read_study(found, chapter, Path(results_dir).resolve() if results_dir else recorded_dir())
 
 
-def _read(profile: Profile, chapter: str, mode: Mode, folder: Path) -> Study:
-    path = folder / f"{chapter}.jsonl"
+def read_study(profile: Profile, chapter: str, results_dir: Path) -> Study:
+    """The chapter's records in `results_dir`. Raises ConfigError where there are none."""
+    path = results_dir / profile.name / f"{chapter}.jsonl"
     loaded = load_records(path)
     if not loaded.records:
-        raise ConfigError("results_dir", str(path.parent.parent), f"a folder with {folder.name}/{path.name}; measure it with mode live")
-    return Study(profile, chapter, mode, loaded.records, load_requests(path.with_suffix(".requests.parquet")), loaded.skipped)
+        raise ConfigError("results_dir", str(results_dir), f"a folder with {profile.name}/{path.name}; measure it with mode live")
+    return Study(profile, chapter, loaded.records, load_requests(path.with_suffix(".requests.parquet")), loaded.skipped)
 
 
 def run_chapter(profile: Profile, chapter: str, folder: Path) -> None:

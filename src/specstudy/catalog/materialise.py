@@ -55,7 +55,7 @@ def _convert_gguf(source: GgufSource, scratch: Path, say: Say) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     where = {"gguf_file": gguf.name}
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, dtype=torch.bfloat16, quantization_config=GgufConfig(gguf_file=gguf.name, dequantize=True), **where

@@ -18,12 +18,12 @@ from specstudy.measure.gpu import GpuSamples, gpu_identity, sampling
 from specstudy.measure.load import Load, drive, run_async
 from specstudy.measure.metrics.chunk_gap import chunk_gaps_ms
 from specstudy.measure.metrics.e2e import e2e_ms
-from specstudy.measure.metrics.summary import P99_NEEDS, summary
+from specstudy.measure.metrics.summary import summary
 from specstudy.measure.metrics.throughput import steady_window
 from specstudy.measure.metrics.timeline import Timeline
 from specstudy.measure.metrics.tpot import tpot_ms
 from specstudy.measure.metrics.ttft import ttft_ms
-from specstudy.records.schema import Pattern, Record, RequestRow
+from specstudy.records.schema import P99_NEEDS, Pattern, Record, RequestRow
 from specstudy.serving.server import Server
 from specstudy.workloads.arrivals import Arrival, Closed
 from specstudy.workloads.prompts import Prompt

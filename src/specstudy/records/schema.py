@@ -12,6 +12,8 @@ Method = Literal["none", "ngram", "suffix", "draft_model", "eagle3", "peagle", "
 Pattern = Literal["closed", "poisson", "steps", "trace"]
 Status = Literal["ok", "failed"]
 
+P99_NEEDS = 300  # values; from fewer a 99th percentile is one of the three largest, so none is given
+
 
 def measured(description: str, unit: str) -> Any:
     """An optional field with its unit; None means that it wasn't, or can't be, measured."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-P99_NEEDS = 300
+from specstudy.records.schema import P99_NEEDS
 
 
 def summary(name: str, values: Sequence[float]) -> dict[str, float | None]:

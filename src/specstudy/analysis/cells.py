@@ -1,0 +1,151 @@
+"""Records and requests grouped into cells: what the tables and figures are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from specstudy.analysis.stats import Interval, mean_interval
+from specstudy.records.schema import P99_NEEDS, Record
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is served: the baseline, or a method with its draft and K."""
+
+    method: str
+    draft: str | None
+    num_speculative_tokens: int | None
+
+    @property
+    def label(self) -> str:
+        """Like baseline or ngram K=3."""
+        if self.method == "none":
+            return "baseline"
+        name = self.method if self.draft is None else f"{self.method} {self.draft}"
+        return f"{name} K={self.num_speculative_tokens}"
+
+
+@dataclass(frozen=True)
+class Load:
+    """How it is loaded."""
+
+    workload: str
+    pattern: str
+    concurrency: int | None
+    request_rate: float | None
+
+    @property
+    def label(self) -> str:
+        """Like chat c=8 or chat 2/s."""
+        amount = f"c={self.concurrency}" if self.concurrency is not None else f"{self.request_rate:.3g}/s"
+        return f"{self.workload} {amount}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The good repeats of one variant at one load, in one allocation."""
+
+    variant: Variant
+    load: Load
+    records: tuple[Record, ...]
+    requests: pd.DataFrame
+
+    def interval(self, field: str) -> Interval | None:
+        """Mean over repeats of a record's field with its 95 % interval; None if no repeat has it."""
+        values = [float(value) for record in self.records if (value := getattr(record, field)) is not None]
+        return mean_interval(values) if values else None
+
+    @cached_property
+    def pooled(self) -> pd.DataFrame:
+        """One row per request of all repeats: ttft_ms, tpot_ms, e2e_ms."""
+        rows = self.requests
+        due = rows["scheduled_s"]
+        steps = (rows["completion_tokens"] - 1).where(rows["completion_tokens"] > 1)
+        return pd.DataFrame(
+            {
+                "ttft_ms": (rows["first_token_s"] - due) * 1e3,
+                "tpot_ms": (rows["last_token_s"] - rows["first_token_s"]) * 1e3 / steps,
+                "e2e_ms": (rows["last_token_s"] - due) * 1e3,
+            }
+        )
+
+    @cached_property
+    def gaps_ms(self) -> np.ndarray:
+        """Every pause between two chunks, all repeats."""
+        lists = [np.asarray(gaps) for gaps in self.requests["chunk_gap_us"] if len(gaps)]
+        return np.concatenate(lists) / 1e3 if lists else np.array([])
+
+    def percentile(self, metric: str, q: float) -> float | None:
+        """Percentile over the pooled requests ("chunk_gap_ms": over the gaps); None for p99 from under 300 values."""
+        values = self.gaps_ms if metric == "chunk_gap_ms" else self.pooled[metric].dropna().to_numpy()
+        if len(values) == 0 or (q >= 99 and len(values) < P99_NEEDS):
+            return None
+        return float(np.percentile(values, q))
+
+
+def group(records: Sequence[Record], requests: pa.Table) -> list[Cell]:
+    """Cells of the newest allocation, baseline first, then by load.
+
+    Failed records and other allocations are left out, and so are repeats that were made under another
+    configuration than the cell's newest record.
+    """
+    good = [record for record in records if record.status == "ok"]
+    if not good:
+        return []
+    newest = max(good, key=lambda record: record.started_at).allocation
+    by_key: dict[tuple[Variant, Load], list[Record]] = {}
+    for record in good:
+        if record.allocation == newest:
+            by_key.setdefault((_variant(record), _load(record)), []).append(record)
+    frame = requests.to_pandas()
+    cells = []
+    for (variant, load), members in by_key.items():
+        kept = _same_configuration(members)
+        ids = {record.record_id for record in kept}
+        cells.append(Cell(variant, load, kept, frame[frame["record_id"].isin(ids) & (frame["status"] == "ok")]))
+    return sorted(cells, key=_order)
+
+
+def _variant(record: Record) -> Variant:
+    return Variant(record.method, record.draft, record.num_speculative_tokens)
+
+
+def _load(record: Record) -> Load:
+    return Load(record.workload, record.pattern, record.concurrency, record.request_rate)
+
+
+def _same_configuration(records: Iterable[Record]) -> tuple[Record, ...]:
+    in_time = sorted(records, key=lambda record: record.started_at)
+    wanted = _configuration(in_time[-1])
+    same = {record.repeat: record for record in in_time if _configuration(record) == wanted}
+    return tuple(same[repeat] for repeat in sorted(same))
+
+
+def _configuration(record: Record) -> tuple[object, ...]:
+    argv = record.server_argv
+    at = argv.index("--port") if "--port" in argv else len(argv)
+    return argv[:at] + argv[at + 2 :], record.num_prompts, record.max_tokens, record.temperature, record.dataset_sha256
+
+
+def _order(cell: Cell) -> tuple[object, ...]:
+    variant, load = cell.variant, cell.load
+    return (
+        variant.method != "none",
+        variant.method,
+        variant.draft or "",
+        variant.num_speculative_tokens or 0,
+        load.workload,
+        load.concurrency or 0,
+        load.request_rate or 0.0,
+    )
+
+
+def baseline_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
+    """The cell without speculation at the same load; None if it wasn't measured."""
+    return next((other for other in cells if other.variant.method == "none" and other.load == cell.load), None)

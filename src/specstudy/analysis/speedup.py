@@ -1,0 +1,63 @@
+"""Is it faster? A method against the baseline of the same allocation, with an interval and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specstudy.analysis.cells import Cell, baseline_of
+from specstudy.analysis.stats import Interval, paired_ratio
+
+FLAG_BELOW = 0.95
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Throughput of `cell` over its baseline's, paired by repeat: the same prompts on both sides."""
+
+    cell: Cell
+    baseline: Cell
+    ratio: Interval
+
+    @property
+    def verdict(self) -> str:
+        """faster, slower, no difference, or what is missing to say so."""
+        if self.ratio.n < 2:
+            return "one repeat only"
+        if not self.ratio.excludes(1.0):
+            return "no difference"
+        return "faster" if self.ratio.estimate > 1 else "slower"
+
+    @property
+    def flagged(self) -> bool:
+        """Under 0.95 of the baseline: speculation costs throughput here."""
+        return self.ratio.estimate < FLAG_BELOW
+
+
+def speedups(cells: Sequence[Cell]) -> list[Speedup]:
+    """One for each cell with a method whose load has a baseline in the same allocation."""
+    found = []
+    for cell in cells:
+        baseline = baseline_of(cell, cells)
+        if cell.variant.method == "none" or baseline is None:
+            continue
+        ours, theirs = _by_repeat(cell), _by_repeat(baseline)
+        shared = sorted(ours.keys() & theirs.keys())
+        if shared:
+            ratio = paired_ratio([ours[repeat] for repeat in shared], [theirs[repeat] for repeat in shared])
+            found.append(Speedup(cell, baseline, ratio))
+    return found
+
+
+def _by_repeat(cell: Cell) -> dict[int, float]:
+    return {record.repeat: record.output_tokens_per_s for record in cell.records if record.output_tokens_per_s}
+
+
+def best_per_load(found: Sequence[Speedup]) -> list[Speedup]:
+    """The highest ratio at each load, in the order of the loads."""
+    best: dict[object, Speedup] = {}
+    for speedup in found:
+        held = best.get(speedup.cell.load)
+        if held is None or speedup.ratio.estimate > held.ratio.estimate:
+            best[speedup.cell.load] = speedup
+    return sorted(best.values(), key=lambda s: (s.cell.load.workload, s.cell.load.concurrency or 0, s.cell.load.request_rate or 0))

@@ -1,0 +1,205 @@
+"""The study from a shell. Wrong input ends with status 2, a failed run with 1, Ctrl-C with 130."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from specstudy import __version__
+from specstudy.catalog import Profile, cache_dir, load_draft, load_profile, load_target, names_in
+from specstudy.errors import SpecstudyError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure speculative decoding on live vLLM servers.", pretty_exceptions_enable=False)
+DEFAULT_PROFILE = "cpu-smollm2"
+
+ProfileOption = Annotated[str, typer.Option(help="a name in data/profiles, or the path of a YAML file")]
+ResultsOption = Annotated[Path, typer.Option(help="folder that holds a folder of records for each profile")]
+
+
+@app.command()
+def profiles() -> None:
+    """List the profiles and what they measure."""
+    table = RichTable("profile", "target", "evidence", "hardware", "chapters")
+    for name in names_in("profiles"):
+        found = load_profile(name)
+        table.add_row(name, found.target, found.evidence, found.hardware, ", ".join(found.chapters))
+    Console().print(table)
+
+
+@app.command()
+def serve(
+    profile: ProfileOption = DEFAULT_PROFILE,
+    method: Annotated[str, typer.Option(help="none, ngram, suffix, draft_model, eagle3, peagle, dflash")] = "none",
+    draft: Annotated[str | None, typer.Option(help="a name in data/drafts, or a folder")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", help="tokens drafted per step")] = None,
+    prompt_lookup_min: Annotated[int | None, typer.Option(help="ngram only")] = None,
+    prompt_lookup_max: Annotated[int | None, typer.Option(help="ngram only")] = None,
+    port: Annotated[int | None, typer.Option(help="loopback port; a free one by default")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the command line and environment, start nothing")] = False,
+) -> None:
+    """Serve a profile's target with one method until Ctrl-C, as a chapter would."""
+    from specstudy.catalog.materialise import target_folder
+    from specstudy.plan import deployment_of
+    from specstudy.serving import check_files, engine_named, launch
+    from specstudy.serving.server import check_port, free_port
+
+    found = load_profile(profile)
+    chosen = None if port is None else check_port(port)
+    draft_path = None if draft is None else _draft_path(draft)
+    folder = target_folder(load_target(found.target), _progress)
+    deployment = deployment_of(
+        found,
+        str(folder),
+        method=method,
+        draft=draft,
+        draft_path=draft_path,
+        num_speculative_tokens=num_speculative_tokens,
+        prompt_lookup_min=prompt_lookup_min,
+        prompt_lookup_max=prompt_lookup_max,
+    )
+    check_files(deployment)
+    engine = engine_named(found.engine.name)
+    if dry_run:
+        for name, value in engine.env(deployment).items():
+            print(f"{name}={shlex.quote(value)} \\")
+        print(shlex.join(engine.argv(deployment, chosen or free_port())))
+        return
+    log = Path("results") / found.name / "logs" / f"serve-{deployment.label}.log"
+    _progress(f"starting {deployment.label}; log: {log}")
+    with launch(deployment, log, engine=engine.name, port=chosen, timeout_s=found.engine.start_timeout_s) as server:
+        print(f"{server.base_url} serves {server.model}; Ctrl-C stops it", flush=True)
+        server.process.wait()
+        server.raise_if_dead()
+
+
+def _draft_path(draft: str) -> str:
+    from specstudy.catalog.materialise import draft_folder
+
+    if Path(draft).is_dir():
+        return str(Path(draft).resolve())
+    return str(draft_folder(load_draft(draft), _progress))
+
+
+@app.command()
+def materialise(profile: ProfileOption = DEFAULT_PROFILE) -> None:
+    """Bring a profile's models and datasets into the user's cache."""
+    from specstudy.plan import make_plan
+
+    found = load_profile(profile)
+    for chapter in found.chapters:
+        make_plan(found, chapter, _progress)
+    print(cache_dir())
+
+
+@app.command()
+def measure(
+    chapter: Annotated[str, typer.Argument(help="like 03_baseline")],
+    profile: ProfileOption = DEFAULT_PROFILE,
+    results_dir: ResultsOption = Path("results"),
+    cell_budget_s: Annotated[float | None, typer.Option(min=1, help="seconds a cell may spend on repeats beyond the minimum, instead of the profile's")] = None,
+) -> None:
+    """Measure one chapter's cells; a rerun goes on where an earlier one stopped."""
+    from specstudy.study import run_chapter
+
+    found = load_profile(profile)
+    if cell_budget_s is not None:
+        found = _with_budget(found, cell_budget_s)
+    run_chapter(found, chapter, results_dir.resolve() / found.name)
+    _print_summary(found, results_dir, [chapter])
+
+
+def _with_budget(profile: Profile, cell_budget_s: float) -> Profile:
+    return profile.model_copy(update={"measuring": profile.measuring.model_copy(update={"cell_budget_s": cell_budget_s})})
+
+
+@app.command()
+def study(
+    profile: ProfileOption = DEFAULT_PROFILE,
+    results_dir: ResultsOption = Path("results"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="set earlier results of this profile aside and measure anew")] = False,
+) -> None:
+    """Run every chapter of a profile live with papermill, build the book from the records, print a summary."""
+    from specstudy.whole import build_book, run_chapters, set_aside
+
+    found = load_profile(profile)
+    results_dir = results_dir.resolve()
+    if fresh:
+        set_aside(results_dir / found.name)
+    run_chapters(found, profile, results_dir)
+    page = build_book(results_dir)
+    _print_summary(found, results_dir, list(found.chapters))
+    print(page)
+
+
+@app.command()
+def summary(profile: ProfileOption = DEFAULT_PROFILE, results_dir: ResultsOption = Path("results")) -> None:
+    """Print what the records of a profile say."""
+    found = load_profile(profile)
+    _print_summary(found, results_dir, list(found.chapters))
+
+
+def _print_summary(profile: Profile, results_dir: Path, chapters: list[str]) -> None:
+    from specstudy.analysis import speedups
+    from specstudy.figures import ratio_text, with_interval
+    from specstudy.study import read_study
+
+    table = RichTable("chapter", "method", "load", "tokens/s", "TTFT p50 ms", "TPOT p50 ms", "acceptance length", "over baseline", "repeats")
+    for chapter in chapters:
+        found = read_study(profile, chapter, results_dir)
+        ratios = {id(one.cell): one for one in speedups(found.cells)}
+        for cell in found.cells:
+            one = ratios.get(id(cell))
+            row = [chapter, cell.variant.label, cell.load.label, with_interval(cell.interval("output_tokens_per_s"))]
+            row += [f"{cell.percentile('ttft_ms', 50):.0f}", f"{cell.percentile('tpot_ms', 50):.1f}", with_interval(cell.interval("acceptance_length"), 2)]
+            table.add_row(*row, "" if one is None else f"{ratio_text(one.ratio)} {one.verdict}", str(len(cell.records)))
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+    print(f"Evidence: {profile.evidence}. Intervals are 95 %, over repeats with other prompts.")
+
+
+@app.command()
+def fields() -> None:
+    """Print the page that lists every field of a record with its unit."""
+    from specstudy.records.page import fields_page
+
+    print(fields_page(), end="")
+
+
+@app.command()
+def version() -> None:
+    """Print the package's version."""
+    print(__version__)
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """Entry point; the only place that turns errors into an exit status."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app(standalone_mode=False)
+    except SpecstudyError as error:
+        print(f"specstudy: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except typer.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("specstudy: stopped; finished repeats are on disk, run it again to go on", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors
+            print(f"specstudy: {error.format_message()}", file=sys.stderr)
+            sys.exit(2)
+        raise

