@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 
 from specstudy import __version__
 from specstudy.catalog import Profile, cache_dir, load_draft, load_profile, load_target, names_in
-from specstudy.errors import SpecstudyError
+from specstudy.errors import ConfigError, SpecstudyError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure speculative decoding on live vLLM servers.", pretty_exceptions_enable=False)
 DEFAULT_PROFILE = "cpu-smollm2"
@@ -152,7 +152,11 @@ def _print_summary(profile: Profile, results_dir: Path, chapters: list[str]) -> 
 
     table = RichTable("chapter", "method", "load", "tokens/s", "TTFT p50 ms", "TPOT p50 ms", "acceptance length", "over baseline", "repeats")
     for chapter in chapters:
-        found = read_study(profile, chapter, results_dir)
+        try:
+            found = read_study(profile, chapter, results_dir.resolve())
+        except ConfigError:
+            print(f"{chapter}: no records in {results_dir}")
+            continue
         ratios = {id(one.cell): one for one in speedups(found.cells)}
         for cell in found.cells:
             one = ratios.get(id(cell))

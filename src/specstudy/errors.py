@@ -55,8 +55,8 @@ class ConfigError(SpecstudyError, ValueError):
         first, *others = error.errors()
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
-            return cls(f"{where}: {cause.field}", cause.got, cause.allowed)
-        path = ".".join(str(part) for part in first["loc"]) or "(whole)"
+            return cls(f"{where}: {'.'.join([*map(str, first['loc']), cause.field])}", cause.got, cause.allowed)
+        path = ".".join(map(str, first["loc"])) or "(whole)"
         more = f" (and {len(others)} more)" if others else ""
         return cls(f"{where}: {path}", first["input"], f"{first['msg']}{more}")
 

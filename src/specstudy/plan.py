@@ -13,9 +13,9 @@ from specstudy.catalog.assets import Say
 from specstudy.catalog.materialise import draft_folder, target_folder
 from specstudy.catalog.models import Measuring
 from specstudy.errors import ConfigError
-from specstudy.records import Record
+from specstudy.records import Pattern, Record
 from specstudy.serving import Deployment, deploy
-from specstudy.workloads import Arrival, Closed, Pool, Prompt, build_pool, chat_token_counter, dataset, poisson
+from specstudy.workloads import Arrival, Closed, Open, Pool, Prompt, build_pool, chat_token_counter, dataset, poisson, steps, trace
 
 # Fallback guesses for a machine that nobody has measured yet; the first step corrects them.
 START_GUESS_S, TOKEN_GUESS_S = 60.0, 0.01
@@ -26,20 +26,24 @@ class Cell:
     """One workload at one load."""
 
     workload: str
+    pattern: Pattern
     concurrency: int | None
     request_rate: float | None
     num_prompts: int
     warmups: int
+    schedule: Open | None = None
 
     @property
     def label(self) -> str:
-        """Like chat c=8."""
-        return f"{self.workload} c={self.concurrency}" if self.concurrency is not None else f"{self.workload} {self.request_rate:g}/s"
+        """Like chat c=8 or chat poisson 2/s."""
+        return f"{self.workload} c={self.concurrency}" if self.concurrency is not None else f"{self.workload} {self.pattern} {self.request_rate:.3g}/s"
 
     def arrival(self, seed: int) -> Arrival:
-        """Its arrivals; `seed` matters in an open loop."""
+        """Its arrivals. Poisson ones are drawn anew for each `seed`; steps and a trace are the same in each repeat."""
         if self.concurrency is not None:
             return Closed(self.concurrency)
+        if self.schedule is not None:
+            return self.schedule
         assert self.request_rate is not None
         return poisson(self.request_rate, self.num_prompts, seed)
 
@@ -93,11 +97,15 @@ def make_plan(profile: Profile, chapter: str, say: Say) -> Plan:
 
 def _cells(profile: Profile, chapter: str) -> Iterator[Cell]:
     plan, rules = profile.chapters[chapter], profile.measuring
+    arrivals, warmups = plan.arrivals, 2 * rules.warmups_per_slot
     for workload in plan.workloads:
-        for c in plan.arrivals.concurrencies:
-            yield Cell(workload, c, None, rules.prompts_per_slot * c, rules.warmups_per_slot * c)
-        for rate in plan.arrivals.request_rates:
-            yield Cell(workload, None, rate, plan.arrivals.requests, 2 * rules.warmups_per_slot)
+        for c in arrivals.concurrencies:
+            yield Cell(workload, "closed", c, None, rules.prompts_per_slot * c, rules.warmups_per_slot * c)
+        for rate in arrivals.request_rates:
+            yield Cell(workload, "poisson", None, rate, arrivals.requests, warmups)
+        if arrivals.stages or arrivals.trace:
+            schedule = steps(arrivals.stages, rules.seed) if arrivals.stages else trace(Path(arrivals.trace).expanduser())
+            yield Cell(workload, arrivals.pattern, None, schedule.rate, len(schedule.times_s), warmups, schedule)
 
 
 def _deployments(profile: Profile, spec: MethodSpec, folder: Path, say: Say) -> Iterator[Deployment]:
@@ -166,7 +174,9 @@ def cell_facts(plan: Plan, deployment: Deployment, cell: Cell) -> dict[str, Any]
         "num_speculative_tokens": deployment.num_speculative_tokens,
         "imposed_acceptance_length": deployment.imposed_acceptance_length,
         "workload": cell.workload,
+        "pattern": cell.pattern,
         "concurrency": cell.concurrency,
+        "request_rate": cell.request_rate,
         "num_prompts": cell.num_prompts,
         "max_tokens": spec.max_tokens,
         "temperature": spec.temperature,
@@ -174,26 +184,31 @@ def cell_facts(plan: Plan, deployment: Deployment, cell: Cell) -> dict[str, Any]
     }
 
 
-def enough(rules: Measuring, throughputs: Sequence[float], spent_s: float) -> bool:
+def enough(rules: Measuring, repeats: Sequence[Record]) -> bool:
     """Whether a cell needs no further repeat.
 
     At least min_repeats; then until the 95 % interval of throughput is narrow enough, max_repeats are done, or
-    one more would pass the cell's time budget.
+    one more would pass the cell's time budget. It looks at records alone, so a rerun decides as the run did.
     """
-    n = len(throughputs)
+    n = len(repeats)
     if n < rules.min_repeats:
         return False
-    if n >= rules.max_repeats or mean_interval(throughputs).half_width_share <= rules.target_interval:
+    if n >= rules.max_repeats or mean_interval([record.output_tokens_per_s or 0.0 for record in repeats]).half_width_share <= rules.target_interval:
         return True
+    spent_s = sum(record.duration_s or 0.0 for record in repeats)
     return rules.cell_budget_s is not None and spent_s * (n + 1) / n > rules.cell_budget_s
 
 
 def expected_repeat_s(cell: Cell, max_tokens: int, earlier: Sequence[Record]) -> float:
     """Expected seconds of one repeat with its warm-up: what the same load took before, else a guess."""
-    same = [r.duration_s for r in earlier if r.duration_s and (r.workload, r.concurrency, r.num_prompts) == (cell.workload, cell.concurrency, cell.num_prompts)]
+    same = [
+        r.duration_s
+        for r in earlier
+        if r.duration_s and (r.workload, r.concurrency, r.request_rate, r.num_prompts) == (cell.workload, cell.concurrency, cell.request_rate, cell.num_prompts)
+    ]
     share = 1 + cell.warmups / cell.num_prompts
     if same:
         return share * sum(same) / len(same)
-    if cell.request_rate is not None:
+    if cell.request_rate:
         return share * cell.num_prompts / cell.request_rate
     return share * cell.num_prompts * max_tokens * TOKEN_GUESS_S

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,8 +37,11 @@ class Study:
 
     @cached_property
     def cells(self) -> list[AnalysedCell]:
-        """The good repeats of the newest allocation, grouped; the baseline first."""
-        return group(self.records, self.requests)
+        """The good repeats of the newest allocation, grouped; the baseline first. Raises StudyError if there are none."""
+        cells = group(self.records, self.requests)
+        if not cells:
+            raise StudyError(f"{self.chapter}: no good record; the newest says: {self.records[-1].error}")
+        return cells
 
 
 def open_study(chapter: str, profile: str = "cpu-smollm2", mode: str = "recorded", results_dir: str | None = None) -> Study:
@@ -136,12 +138,12 @@ class _Run:
 
     def _cell(self, server: Server, server_plan: ServerPlan, cell: Cell) -> None:
         """Repeat the cell until its interval is narrow enough. A failed repeat ends it."""
-        rules, began = self._plan.profile.measuring, time.monotonic()
-        done = [record.output_tokens_per_s or 0.0 for record in self._repeats(server_plan, cell)]
-        while not done or not enough(rules, done, time.monotonic() - began):
+        rules = self._plan.profile.measuring
+        done = self._repeats(server_plan, cell)
+        while not enough(rules, done):
             self._progress.start()
             if len(done) >= rules.min_repeats:
-                self._progress.insert((time.monotonic() - began) / len(done))
+                self._progress.insert(sum(record.duration_s or 0.0 for record in done) / len(done))
             record = self._repeat(server, server_plan, cell, len(done))
             what = f"{server_plan.deployment.label}, {cell.label}, repeat {len(done) + 1}"
             if record.status == "failed":
@@ -149,8 +151,8 @@ class _Run:
                 self._progress.finish(f"{what}: FAILED: {record.error}")
                 server.raise_if_dead()
                 return
-            done.append(record.output_tokens_per_s or 0.0)
-            self._progress.finish(f"{what}: {done[-1]:.1f} tok/s")
+            done.append(record)
+            self._progress.finish(f"{what}: {record.output_tokens_per_s:.1f} tok/s")
 
     def _repeat(self, server: Server, server_plan: ServerPlan, cell: Cell, repeat: int) -> Record:
         plan, rules = self._plan, self._plan.profile.measuring
@@ -195,8 +197,6 @@ class _Run:
             for record in self._records
             if record.status == "ok" and all(getattr(record, key) == value for key, value in facts.items()) and without_port(record.server_argv) == argv
         ]
-        if cell.request_rate is not None:  # a Poisson draw's own mean differs a little from the rate asked for
-            same = [record for record in same if record.request_rate and abs(record.request_rate / cell.request_rate - 1) < 0.3]
         return sorted(same, key=lambda record: record.repeat)
 
     def _argv_without_port(self, server_plan: ServerPlan) -> tuple[str, ...]:
@@ -204,10 +204,7 @@ class _Run:
         return without_port(portable(argv, cache_dir()))
 
     def _done(self, server_plan: ServerPlan, cell: Cell) -> bool:
-        repeats = self._repeats(server_plan, cell)
-        throughputs = [record.output_tokens_per_s or 0.0 for record in repeats]
-        spent_s = sum(record.duration_s or 0.0 for record in repeats)
-        return bool(throughputs) and enough(self._plan.profile.measuring, throughputs, spent_s)
+        return enough(self._plan.profile.measuring, self._repeats(server_plan, cell))
 
     def _expected(self) -> list[float]:
         steps: list[float] = []

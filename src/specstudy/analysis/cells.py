@@ -24,11 +24,10 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """Like baseline or ngram K=3."""
+        """Like baseline, ngram K=3, or the draft's name with K."""
         if self.method == "none":
             return "baseline"
-        name = self.method if self.draft is None else f"{self.method} {self.draft}"
-        return f"{name} K={self.num_speculative_tokens}"
+        return f"{self.draft or self.method} K={self.num_speculative_tokens}"
 
 
 @dataclass(frozen=True)

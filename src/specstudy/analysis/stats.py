@@ -45,9 +45,11 @@ def paired_ratio(method: Sequence[float], baseline: Sequence[float]) -> Interval
     """Geometric mean of method[i] / baseline[i], with the t interval of its logarithm.
 
     Pairs are repeats with the same prompts, so what the prompts cost cancels out. Raises ValueError when the
-    lengths differ or nothing is given.
+    lengths differ, nothing is given, or a value isn't above 0.
     """
     if len(method) != len(baseline):
         raise ValueError(f"pairs are needed: {len(method)} values against {len(baseline)}")
+    if min([*method, *baseline], default=1.0) <= 0:
+        raise ValueError("a ratio needs values above 0")
     of_log = mean_interval([float(np.log(a / b)) for a, b in zip(method, baseline, strict=True)])
     return Interval(float(np.exp(of_log.estimate)), float(np.exp(of_log.low)), float(np.exp(of_log.high)), of_log.n)

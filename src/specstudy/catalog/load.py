@@ -19,7 +19,7 @@ def read_yaml(path: Path, model: type[Model]) -> Model:
     """One YAML file as `model`. Raises ConfigError for what can't be read or doesn't fit."""
     try:
         content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(str(path), "unreadable", f"a YAML file ({str(error).splitlines()[0]})") from error
     try:
         return model.model_validate(content)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from specstudy.catalog.assets import Say, once, silent, wheel_file
 from specstudy.catalog.load import load_target
@@ -38,12 +38,12 @@ def _elsewhere(source: HubSource | FolderSource, name: str, say: Say) -> Path:
             raise AssetError(f"{name}: {folder} holds no config.json; give a folder as save_pretrained writes it")
         return folder
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     say(f"fetching {source.repo_id} from the hub")
     try:
         return Path(snapshot_download(source.repo_id, revision=source.revision))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
         raise AssetError(f"{name}: {source.repo_id} can't be had from the hub: {str(error).splitlines()[0]}") from error
 
 
@@ -66,25 +66,19 @@ def _convert_gguf(source: GgufSource, scratch: Path, say: Say) -> None:
 
 def _prune(source: PrunedSource, scratch: Path, say: Say) -> None:
     whole = target_folder(load_target(source.of), say)
-    config = json.loads((whole / "config.json").read_text())
-    if max(source.layers) >= config["num_hidden_layers"]:
-        raise AssetError(f"{source.of} has {config['num_hidden_layers']} layers; layer {max(source.layers)} can't be kept")
-    say(f"keeping {len(source.layers)} of {config['num_hidden_layers']} layers of {source.of}")
-    from safetensors.torch import load_file, save_file
+    import torch
+    from transformers import AutoModelForCausalLM
 
-    renumber = {old: new for new, old in enumerate(source.layers)}
-    kept = {}
-    for name, tensor in load_file(whole / "model.safetensors").items():
-        head, found, tail = name.partition("layers.")
-        if not found:
-            kept[name] = tensor
-            continue
-        number, _, rest = tail.partition(".")
-        if int(number) in renumber:
-            kept[f"{head}layers.{renumber[int(number)]}.{rest}"] = tensor
-    scratch.mkdir()
-    save_file(kept, scratch / "model.safetensors", metadata={"format": "pt"})
-    (scratch / "config.json").write_text(json.dumps({**config, "num_hidden_layers": len(source.layers)}, indent=2))
-    for path in whole.iterdir():
-        if path.name not in ("config.json", "model.safetensors"):
+    model: Any = AutoModelForCausalLM.from_pretrained(whole, dtype="auto")
+    layers, config = model.model.layers, model.config
+    if source.layers[-1] >= len(layers):
+        raise AssetError(f"{source.of} has {len(layers)} layers; layer {source.layers[-1]} can't be kept")
+    say(f"keeping {len(source.layers)} of {len(layers)} layers of {source.of}")
+    model.model.layers = torch.nn.ModuleList([layers[kept] for kept in source.layers])
+    config.num_hidden_layers = len(source.layers)
+    if getattr(config, "layer_types", None):
+        config.layer_types = [config.layer_types[kept] for kept in source.layers]
+    model.save_pretrained(scratch)
+    for path in whole.iterdir():  # tokenizer and template, as they are
+        if path.is_file() and not path.name.startswith(("model", "pytorch_model")) and not (scratch / path.name).exists():
             shutil.copy(path, scratch / path.name)

@@ -12,6 +12,7 @@ from specstudy.records.schema import Evidence, Method, Pattern
 Dtype = Literal["bfloat16", "float16", "float32"]
 Quantization = Literal["fp8", "awq_marlin", "gptq_marlin", "compressed-tensors", "mxfp4"]
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 FlagValue = bool | int | float | str
 
 METHODS_WITHOUT_DRAFT: frozenset[Method] = frozenset({"none", "ngram", "suffix"})
@@ -59,7 +60,13 @@ class PrunedSource(StrictModel):
 
     kind: Literal["pruned"]
     of: str = Field(description="target that the layers are taken from")
-    layers: tuple[int, ...] = Field(min_length=1, description="layers kept, in order, from 0")
+    layers: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1, description="layers kept, rising, from 0")
+
+    @model_validator(mode="after")
+    def _rising(self) -> PrunedSource:
+        if list(self.layers) != sorted(set(self.layers)):
+            raise ConfigError("layers", list(self.layers), "each layer once, in rising order")
+        return self
 
 
 TargetSource = Annotated[GgufSource | HubSource | FolderSource, Field(discriminator="kind")]
@@ -131,7 +138,7 @@ class MethodSpec(StrictModel):
 
     method: Method
     draft: str | None = None
-    num_speculative_tokens: tuple[int, ...] = ()
+    num_speculative_tokens: tuple[Annotated[int, Field(ge=1)], ...] = ()
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
 
@@ -145,20 +152,22 @@ class MethodSpec(StrictModel):
 
 
 class Arrivals(StrictModel):
-    """How requests arrive. Closed: `concurrencies`. Open: `request_rates`, in requests per second."""
+    """How requests arrive. Each pattern takes the one field that belongs to it."""
 
     pattern: Pattern = "closed"
-    concurrencies: tuple[Annotated[int, Field(gt=0)], ...] = ()
-    request_rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
-    requests: int = Field(default=300, ge=10, description="open loop: requests of one repeat; a p99 needs 300")
+    concurrencies: tuple[Annotated[int, Field(gt=0)], ...] = Field(default=(), description="closed: requests in flight")
+    request_rates: tuple[Positive, ...] = Field(default=(), description="poisson: requests per second")
+    stages: tuple[tuple[Positive, Positive], ...] = Field(default=(), description="steps: pairs of requests per second and seconds")
+    trace: str = Field(default="", description="trace: path of a CSV file with the header timestamp,in,out")
+    requests: int = Field(default=300, ge=10, description="poisson: requests of one repeat; a p99 needs 300")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Arrivals:
-        if self.pattern not in ("closed", "poisson"):
-            raise ConfigError("pattern", self.pattern, "closed or poisson in a profile; steps and trace belong to scaling runs")
-        wanted, other = ("concurrencies", "request_rates") if self.pattern == "closed" else ("request_rates", "concurrencies")
-        if not getattr(self, wanted) or getattr(self, other):
-            raise ConfigError(wanted, list(getattr(self, wanted)), f"pattern {self.pattern} takes {wanted}, and not {other}")
+        wanted = {"closed": "concurrencies", "poisson": "request_rates", "steps": "stages", "trace": "trace"}
+        for pattern, field in wanted.items():
+            value = getattr(self, field)
+            if (pattern == self.pattern) != bool(value):
+                raise ConfigError(field, value or None, f"pattern {self.pattern} takes {wanted[self.pattern]}, and none of the others")
         return self
 
 

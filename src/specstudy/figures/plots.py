@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from specstudy.analysis import Cell, Speedup, Variant, time_shares
 from specstudy.figures.picture import STYLE, Picture, canvas
+from specstudy.figures.text import NOTHING_TO_COMPARE, Text
 
 
 def _variants(cells: Sequence[Cell]) -> list[Variant]:
@@ -43,8 +44,10 @@ def throughput(cells: Sequence[Cell]) -> Picture:
     return Picture.of(figure, "How many tokens a second, at which concurrency?", alt, cells[0].records[0].evidence)
 
 
-def speedup(found: Sequence[Speedup]) -> Picture:
+def speedup(found: Sequence[Speedup]) -> Picture | Text:
     """Throughput ratio to the baseline at each load, with 95 % intervals; 1 and the flag at 0.95 drawn in."""
+    if not found:
+        return NOTHING_TO_COMPARE
     figure, axes = canvas()
     loads = list(dict.fromkeys(one.cell.load for one in found))
     variants = _variants([one.cell for one in found])
@@ -69,8 +72,10 @@ def speedup(found: Sequence[Speedup]) -> Picture:
     return Picture.of(figure, "Does speculation pay, and at which load?", alt, found[0].cell.records[0].evidence)
 
 
-def acceptance_by_position(cells: Sequence[Cell]) -> Picture:
+def acceptance_by_position(cells: Sequence[Cell]) -> Picture | Text:
     """Share of drafts in which position i was accepted, mean over repeats, at each variant's lowest load."""
+    if not any(cell.records[0].acceptance_per_position for cell in cells):
+        return NOTHING_TO_COMPARE
     figure, axes = canvas()
     told, longest = [], 1
     for variant in _variants(cells):

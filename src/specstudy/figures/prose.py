@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from specstudy.analysis import Cell, Speedup, best_per_load, scaling, speedups, time_shares, weight_read_gib_per_s
 from specstudy.figures.picture import badge
 from specstudy.figures.tables import ratio_text, with_interval
+from specstudy.figures.text import NOTHING_TO_COMPARE, Text
 from specstudy.records.schema import Evidence, Record
-
-
-@dataclass(frozen=True)
-class Text:
-    """Markdown for a cell's output."""
-
-    markdown: str
-
-    def _repr_markdown_(self) -> str:
-        return self.markdown
-
-    def __repr__(self) -> str:
-        return self.markdown
 
 
 def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Text:
@@ -82,6 +69,8 @@ def baseline_conclusion(cells: Sequence[Cell]) -> Text:
 def speculation_conclusion(cells: Sequence[Cell]) -> Text:
     """Which method pays at which load, and which doesn't."""
     found = speedups(cells)
+    if not found:
+        return NOTHING_TO_COMPARE
     lines = []
     for best in best_per_load(found):
         lines.append(f"At {best.cell.load.label} the best is {best.cell.variant.label}, {_speedup_text(best)}.")

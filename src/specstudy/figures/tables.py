@@ -10,6 +10,7 @@ import pandas as pd
 
 from specstudy.analysis import Cell, Interval, Speedup
 from specstudy.figures.picture import badge
+from specstudy.figures.text import NOTHING_TO_COMPARE, Text
 from specstudy.records.provenance import package_versions
 from specstudy.records.schema import P99_NEEDS, Evidence
 
@@ -63,10 +64,19 @@ def throughput_table(cells: Sequence[Cell]) -> Table:
             "tokens/chunk": with_interval(cell.interval("tokens_per_chunk_mean"), 2),
             "repeats": len(cell.records),
             "requests": len(cell.requests),
+            "others' CPU": _percent(cell.interval("host_other_cpu_share")),
         }
         for cell in cells
     ]
-    return Table(pd.DataFrame(rows), cells[0].records[0].evidence, "± is the half-width of the 95 % Student-t interval over repeats with other prompts.")
+    note = (
+        "± is the half-width of the 95 % Student-t interval over repeats with other prompts. Others' CPU: processor time that neither the server nor "
+        "the load generator used; a busy machine makes a figure doubtful, whatever its interval."
+    )
+    return Table(pd.DataFrame(rows), cells[0].records[0].evidence, note)
+
+
+def _percent(interval: Interval | None) -> str:
+    return DASH if interval is None else f"{interval.estimate:.0%}"
 
 
 def latency_table(cells: Sequence[Cell]) -> Table:
@@ -83,8 +93,10 @@ def latency_table(cells: Sequence[Cell]) -> Table:
     return Table(pd.DataFrame(rows), cells[0].records[0].evidence, note)
 
 
-def speedup_table(found: Sequence[Speedup]) -> Table:
+def speedup_table(found: Sequence[Speedup]) -> Table | Text:
     """Ratio to the baseline with interval and verdict."""
+    if not found:
+        return NOTHING_TO_COMPARE
     rows = [
         {
             "method": one.cell.variant.label,

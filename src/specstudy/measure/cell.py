@@ -15,6 +15,7 @@ from specstudy.errors import MeasurementError, MetricsUnavailableError, Schedule
 from specstudy.measure.client import Outcome, StreamClient
 from specstudy.measure.counters import Counters, read_counters, read_settled
 from specstudy.measure.gpu import GpuSamples, gpu_identity, sampling
+from specstudy.measure.host import watching
 from specstudy.measure.load import Load, drive, run_async
 from specstudy.measure.metrics.chunk_gap import chunk_gaps_ms
 from specstudy.measure.metrics.e2e import e2e_ms
@@ -70,7 +71,7 @@ def measure(
         before = read_counters(server.base_url)
     except MetricsUnavailableError as error:
         return Measured({**base, **_counts(len(prompts), ())}, (), str(error))
-    with sampling() as gpu:
+    with sampling() as gpu, watching(server.process.pid) as host:
         load = run_async(_load(server, prompts, arrival, how))
     base |= _counts(len(prompts), load.outcomes)
     requests = tuple(_row(record_id, index, prompts[index], load) for index in range(len(prompts)))
@@ -81,7 +82,9 @@ def measure(
         change = read_settled(server.base_url, before, len(prompts))
     except (MeasurementError, ServerError) as error:
         return Measured(base, requests, str(error))
-    return Measured({**base, **_latency(load), **_throughput(load, arrival), **_counted(change), **_gpu(gpu, load)}, requests, None)
+    return Measured(
+        {**base, **_latency(load), **_throughput(load, arrival), **_counted(change), **_gpu(gpu, load), "host_other_cpu_share": host.other}, requests, None
+    )
 
 
 async def _load(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: Sampling) -> Load:

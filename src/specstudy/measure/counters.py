@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from specstudy.errors import MetricsResetError, MetricsUnavailableError
+from specstudy.serving.local import get
 
 QUEUE = "vllm:request_queue_time_seconds"
 SETTLE_S = 5.0
@@ -130,9 +130,8 @@ def parse_counters(text: str) -> Counters:
 def read_counters(base_url: str) -> Counters:
     """GET /metrics. Raises MetricsUnavailableError if it doesn't answer."""
     try:
-        with urllib.request.urlopen(f"{base_url}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-    except (urllib.error.URLError, OSError, ValueError) as error:
+        text = get(f"{base_url}/metrics", timeout_s=10).decode()
+    except (OSError, HTTPException, ValueError) as error:
         raise MetricsUnavailableError(f"{base_url}/metrics: {error}") from error
     return parse_counters(text)
 

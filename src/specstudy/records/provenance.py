@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -74,10 +76,10 @@ def cpu_model() -> str:
 
 
 def portable(argv: Sequence[str], cache_dir: Path) -> tuple[str, ...]:
-    """`argv` with the cache written as $SPECSTUDY_CACHE and the home folder as ~: a record names no one's disk."""
-    home = str(Path.home())
-    shortened = []
-    for word in argv:
-        word = word.replace(str(cache_dir), "$SPECSTUDY_CACHE")
-        shortened.append(word.replace(home, "~") if home != "/" else word)
+    """`argv` with the interpreter as python, the cache as $SPECSTUDY_CACHE, the home folder as ~: a record names no one's disk."""
+    shortened = ["python" if word == sys.executable else word for word in argv]
+    for folder, name in ((str(cache_dir), "$SPECSTUDY_CACHE"), (str(Path.home()), "~")):
+        if folder != "/":
+            inside = re.compile(rf"{re.escape(folder)}(?=/|$|\")")
+            shortened = [inside.sub(name, word) for word in shortened]
     return tuple(shortened)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Evidence = Literal["real", "shape", "published"]
 Method = Literal["none", "ngram", "suffix", "draft_model", "eagle3", "peagle", "dflash"]
@@ -35,7 +35,8 @@ class Record(BaseModel):
     instead of half read.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # nan and inf have no JSON: they would be written as null, and a figure lost in silence.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     record_id: str = stated("Key of this record; joins the rows of the requests file")
     profile: str = stated("Profile that was run")
@@ -118,7 +119,14 @@ class Record(BaseModel):
     driver: str | None = measured("GPU driver version", "")
     host_cpu: str = stated("Processor model")
     host_cpus: int = stated("Processors that this process may use", "count", ge=1)
+    host_other_cpu_share: float | None = measured("Processor time that neither the server nor the load generator used, over all processor time", "fraction")
     dataset_sha256: str = stated("SHA-256 over the pool of prompts that the cell drew from")
+
+    @model_validator(mode="after")
+    def _failure_says_why(self) -> Record:
+        if (self.status == "failed") != (self.error is not None):
+            raise ValueError(f"status {self.status} with error {self.error!r}: a failed record says why, a good one has none")
+        return self
 
 
 class RequestRow(BaseModel):
@@ -136,8 +144,8 @@ class RequestRow(BaseModel):
     prompt_tokens: int | None = measured("Prompt tokens, from `usage`", "tokens")
     completion_tokens: int | None = measured("Completion tokens, from `usage`", "tokens")
     chunks: int = stated("Chunks that carried a token", "count", ge=0)
-    chunk_tokens: tuple[int, ...] = stated("Tokens in each of them", "tokens")
-    chunk_gap_us: tuple[int, ...] = stated("Pause before each of them but the first", "µs")
+    chunk_tokens: tuple[Annotated[int, Field(ge=0, lt=2**15)], ...] = stated("Tokens in each of them", "tokens")
+    chunk_gap_us: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = stated("Pause before each of them but the first", "µs")
     status: Status = stated("ok or failed")
     error: str | None = measured("Why the request failed", "")
     resent: bool = stated("Sent once more after a stale keep-alive connection")

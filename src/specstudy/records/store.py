@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from specstudy.errors import StoreBusyError, StoreWriteError
+from specstudy.errors import RecordError, StoreBusyError, StoreWriteError
 from specstudy.records.schema import Record, RequestRow
 
 REQUESTS_SCHEMA = pa.schema(
@@ -79,8 +79,13 @@ def load_records(path: Path) -> Loaded:
 
 
 def load_requests(path: Path) -> pa.Table:
-    """The requests file as a table (columns: REQUESTS_SCHEMA); empty where there is none."""
-    return pq.read_table(path, schema=REQUESTS_SCHEMA) if path.exists() else REQUESTS_SCHEMA.empty_table()
+    """The requests file as a table (columns: REQUESTS_SCHEMA); empty where there is none. Raises RecordError for a broken one."""
+    if not path.exists():
+        return REQUESTS_SCHEMA.empty_table()
+    try:
+        return pq.read_table(path, schema=REQUESTS_SCHEMA)
+    except pa.ArrowInvalid as error:
+        raise RecordError(f"{path} is no readable parquet file: {error}") from error
 
 
 class RecordStore:

@@ -16,7 +16,9 @@ def read_config(folder: str, field: str) -> dict[str, Any]:
     """config.json of a model folder. Raises ConfigError naming `field` if there is none."""
     path = Path(folder) / "config.json"
     try:
-        config: dict[str, Any] = json.loads(path.read_text())
+        config = json.loads(path.read_text())
+        if not isinstance(config, dict):
+            raise ValueError("not a JSON object")
     except (OSError, ValueError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
         raise ConfigError(field, folder, f"a model folder with a config.json ({reason})") from None

@@ -49,8 +49,9 @@ class Deployment(StrictModel):
     def _ngram_bounds(self) -> Deployment:
         low, high = self.prompt_lookup_min, self.prompt_lookup_max
         if self.method != "ngram":
-            if low is not None or high is not None:
-                raise ConfigError("prompt_lookup_min", low or high, "only for method ngram")
+            for field, value in (("prompt_lookup_min", low), ("prompt_lookup_max", high)):
+                if value is not None:
+                    raise ConfigError(field, value, "nothing: only method ngram has lookup bounds")
             return self
         for field, value in (("prompt_lookup_min", low), ("prompt_lookup_max", high)):
             if value is None:

@@ -7,15 +7,15 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 from specstudy.errors import ConfigError, ServerDiedError, ServerStartError
 from specstudy.serving import guard
+from specstudy.serving.local import get
 
 POLL_S = 0.25
 LOG_LINES = 25
@@ -55,6 +55,8 @@ def free_port() -> int:
 
 def check_port(port: int) -> int:
     """`port`, if it can be listened on. Raises ConfigError if something holds it."""
+    if not 0 < port < 65536:
+        raise ConfigError("port", port, "a number from 1 to 65535")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -116,10 +118,10 @@ def _wait_healthy(process: subprocess.Popen[bytes], base_url: str, log_path: Pat
 
 def _healthy(base_url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{base_url}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+        get(f"{base_url}/health", timeout_s=5)
+    except (OSError, HTTPException):
         return False
+    return True
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

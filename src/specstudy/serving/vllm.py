@@ -12,8 +12,24 @@ from specstudy.serving.deployment import Deployment
 
 # vLLM's smallest queue-time bucket is 0.3 s; a wait below it could only be given as "under 0.3 s".
 LATENCY_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+# What a deployment sets itself: given again as a flag it would silently win.
 OURS = frozenset(
-    {"model", "served-model-name", "host", "port", "dtype", "max-model-len", "max-num-seqs", "speculative-config", "quantization", "kv-cache-dtype"}
+    [
+        "model",
+        "served-model-name",
+        "host",
+        "port",
+        "dtype",
+        "max-model-len",
+        "max-num-seqs",
+        "speculative-config",
+        "quantization",
+        "kv-cache-dtype",
+        "enable-prefix-caching",
+        "no-enable-prefix-caching",
+        "custom-histogram-buckets",
+        "disable-uvicorn-access-log",
+    ]
 )
 
 

@@ -33,10 +33,13 @@ class Open:
     pattern: str
     times_s: tuple[float, ...]
     output_tokens: tuple[int, ...] | None = None
+    asked_rate: float | None = None
 
     @property
     def rate(self) -> float:
-        """Mean arrival rate, requests/s: arrivals after the first over the time they span."""
+        """Requests/s: the rate that was asked for, else the mean: arrivals after the first over the time they span."""
+        if self.asked_rate is not None:
+            return self.asked_rate
         span = self.times_s[-1] - self.times_s[0]
         return (len(self.times_s) - 1) / span if span > 0 else float(len(self.times_s))
 
@@ -46,16 +49,18 @@ Arrival = Closed | Open
 
 def poisson(rate: float, count: int, seed: int) -> Open:
     """`count` arrivals with independent exponential gaps of mean 1/`rate` seconds."""
-    if rate <= 0:
-        raise ConfigError("request_rate", rate, "more than 0 requests/s")
+    if not 0 < rate < np.inf:
+        raise ConfigError("request_rate", rate, "a finite number above 0, in requests/s")
+    if count < 1:
+        raise ConfigError("requests", count, "at least 1")
     gaps = np.random.default_rng(seed).exponential(1 / rate, count)
-    return Open("poisson", tuple(float(t) for t in np.cumsum(gaps)))
+    return Open("poisson", tuple(float(t) for t in np.cumsum(gaps)), asked_rate=rate)
 
 
 def steps(stages: Sequence[tuple[float, float]], seed: int) -> Open:
     """Poisson arrivals whose rate changes in steps; `stages` are (requests/s, seconds)."""
-    if not stages or any(rate <= 0 or length <= 0 for rate, length in stages):
-        raise ConfigError("stages", list(stages), "pairs of a rate above 0 and a length above 0 s")
+    if not stages or not all(0 < rate < np.inf and 0 < length < np.inf for rate, length in stages):
+        raise ConfigError("stages", list(stages), "pairs of a finite rate and a finite length in s, both above 0")
     rng = np.random.default_rng(seed)
     times: list[float] = []
     began = 0.0
@@ -77,15 +82,21 @@ def trace(path: Path) -> Open:
     times: list[float] = []
     outputs: list[int] = []
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             for number, row in enumerate(csv.DictReader(file), 2):
-                times.append(_number(row, "timestamp", path, number))
+                when = _number(row, "timestamp", path, number)
+                if times and when < times[-1]:
+                    raise ConfigError(f"{path.name}, line {number}, timestamp", when, f"at least the line before's, {times[-1]:g}")
                 _number(row, "in", path, number)
-                outputs.append(max(1, int(_number(row, "out", path, number))))
-    except OSError as error:
-        raise ConfigError("trace", str(path), f"a readable CSV file ({error.strerror})") from None
-    if not times or times != sorted(times):
-        raise ConfigError("trace", str(path), "at least one row, with timestamps that don't fall")
+                tokens = _number(row, "out", path, number)
+                if tokens < 1 or tokens != int(tokens):
+                    raise ConfigError(f"{path.name}, line {number}, out", row["out"], "a whole number of at least 1")
+                times.append(when)
+                outputs.append(int(tokens))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError("trace", str(path), f"a readable CSV file ({error})") from None
+    if not times:
+        raise ConfigError("trace", str(path), "at least one row under the header timestamp,in,out")
     return Open("trace", tuple(t - times[0] for t in times), tuple(outputs))
 
 

@@ -37,6 +37,11 @@ SHAREGPT = WheelFile(
 )
 
 
+def json_lines(path: Path) -> list[str]:
+    """Lines of a JSONL file. Only a line feed ends one: JSON strings may hold U+2028, at which splitlines would cut."""
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
 def humaneval(say: Say = silent) -> Iterator[Prompt]:
     """HumanEval's 164 functions, each asked for as an instruction (Chen et al., arXiv 2107.03374)."""
     with gzip.open(wheel_file(HUMANEVAL, say), "rt") as lines:
@@ -46,7 +51,7 @@ def humaneval(say: Say = silent) -> Iterator[Prompt]:
 
 def mtbench(say: Say = silent) -> Iterator[Prompt]:
     """First turns of MT-Bench's 80 questions (Zheng et al., arXiv 2306.05685)."""
-    for line in wheel_file(MTBENCH, say).read_text().splitlines():
+    for line in json_lines(wheel_file(MTBENCH, say)):
         yield Prompt.user(json.loads(line)["turns"][0])
 
 
@@ -68,8 +73,10 @@ def sharegpt_all(say: Say = silent) -> Iterator[Prompt]:
                 opening = _opening(conversation)
                 if opening:
                     yield Prompt.user(opening)
-        except ijson.IncompleteJSONError:
-            ending = "cut off at its end"
+        except ijson.JSONError as error:
+            # ijson gives a broken middle the same class as an early end; only the message tells them apart.
+            early = "premature EOF" in str(error) or "Incomplete JSON" in str(error)
+            ending = "cut off at its end" if early else f"broken after them ({str(error).splitlines()[0]})"
     say(f"ShareGPT: {parsed:,} conversations parsed; the file is {ending}")
 
 
@@ -84,7 +91,7 @@ def gsm8k(say: Say = silent) -> Iterator[Prompt]:
 
     From $SPECSTUDY_GSM8K, else the cache, else the hub. Raises AssetError where none of them has it.
     """
-    for line in _gsm8k_file(say).read_text().splitlines():
+    for line in json_lines(_gsm8k_file(say)):
         yield Prompt.user(json.loads(line)["question"])
 
 
@@ -115,7 +122,7 @@ def domain(path: Path) -> Iterator[Prompt]:
     Raises ConfigError with the line's number for anything else.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = json_lines(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("path", str(path), f"a readable JSONL file ({error})") from None
     for number, line in enumerate(lines, 1):
@@ -126,8 +133,8 @@ def domain(path: Path) -> Iterator[Prompt]:
 def _domain_prompt(line: str, where: str) -> Prompt:
     allowed = '{"messages": [{"role": …, "content": …}]} or {"prompt": …}'
     try:
-        item = json.loads(line)
-        if isinstance(item.get("prompt", None), str):
+        item = dict(json.loads(line))
+        if isinstance(item.get("prompt"), str):
             return Prompt.user(item["prompt"])
         messages = tuple((turn["role"], turn["content"]) for turn in item["messages"])
     except (ValueError, KeyError, TypeError):

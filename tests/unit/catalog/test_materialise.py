@@ -1,0 +1,160 @@
+"""Folders that an engine loads. The pruned one is checked against transformers with those layers taken out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from specstudy.catalog.load import load_draft, load_target
+from specstudy.catalog.materialise import draft_folder, target_folder
+from specstudy.catalog.models import Draft, FolderSource, HubSource, PrunedSource, Target
+from specstudy.errors import AssetError
+
+Write = Callable[[str, dict[str, object]], Path]
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": True,
+}
+TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6], [60, 0, 7, 7, 7, 1, 2, 3]])
+
+
+@pytest.fixture(scope="module")
+def llama() -> LlamaForCausalLM:
+    """A random Llama of four layers, its weights far enough from zero that each layer matters."""
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, initializer_range=0.2)).eval()
+
+
+@pytest.fixture
+def tiny_model(tiny_catalog: Path, cache: Path, llama: LlamaForCausalLM) -> Path:
+    """The catalog's target as a folder on disk."""
+    folder = tiny_catalog / "models" / "tiny"
+    llama.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+    return folder
+
+
+def logits_of(model: torch.nn.Module) -> torch.Tensor:
+    """Without a KV cache, whose layer numbers pruning changes."""
+    with torch.no_grad():
+        return model(TOKENS, use_cache=False).logits
+
+
+def pruned(layers: tuple[int, ...], of: str = "tiny") -> Draft:
+    """A draft of the tiny target that keeps `layers`."""
+    source = PrunedSource(kind="pruned", of=of, layers=layers)
+    return Draft(name="-".join(["kept", *map(str, layers)]), title="", method="draft_model", target=of, licence="MIT", source=source)
+
+
+@pytest.mark.parametrize("layers", [(0, 2), (3,), (0, 1, 2, 3)])
+def test_a_pruned_folder_answers_like_the_model_with_the_other_layers_removed(tiny_model: Path, llama: LlamaForCausalLM, layers: tuple[int, ...]) -> None:
+    loaded, told = AutoModelForCausalLM.from_pretrained(draft_folder(pruned(layers)), dtype=torch.float32, output_loading_info=True)
+    assert not any(told.values()), "transformers found every weight and no other"
+
+    cut = LlamaForCausalLM(LlamaConfig(**SHAPE)).eval()
+    cut.load_state_dict(llama.state_dict())
+    cut.model.layers = torch.nn.ModuleList([cut.model.layers[i] for i in layers])
+    cut.model.config.num_hidden_layers = len(layers)
+    assert torch.equal(logits_of(loaded.eval()), logits_of(cut))
+    assert torch.equal(logits_of(loaded), logits_of(llama)) == (len(layers) == 4)
+
+
+def test_a_pruned_folder_keeps_config_and_tokenizer_and_says_its_own_depth(tiny_model: Path, cache: Path) -> None:
+    folder = draft_folder(load_draft("tiny-pruned"))
+    assert folder == cache.resolve() / "drafts" / "tiny-pruned"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in tiny_model.iterdir())
+    assert (folder / "tokenizer.json").read_text() == '{"version": "1.0"}'
+    before, after = (json.loads((where / "config.json").read_text()) for where in (tiny_model, folder))
+    assert after == {**before, "num_hidden_layers": 2}
+    numbers = {int(name.split("layers.")[1].split(".")[0]) for name in load_file(folder / "model.safetensors") if "layers." in name}
+    assert numbers == {0, 1}
+
+
+def test_a_pruned_folder_is_made_once(tiny_model: Path) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        draft_folder(load_draft("tiny-pruned"), said.append)
+    assert said == ["keeping 2 of 4 layers of tiny"]
+
+
+def test_a_layer_that_the_target_lacks_is_refused_and_nothing_is_kept(tiny_model: Path, cache: Path) -> None:
+    with pytest.raises(AssetError, match="tiny has 4 layers; layer 4 can't be kept"):
+        draft_folder(pruned((0, 4)))
+    assert [path.name for path in (cache / "drafts").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_a_folder_is_taken_relative_to_the_project(tiny_model: Path) -> None:
+    assert target_folder(load_target("tiny")) == tiny_model.resolve()
+
+
+def test_a_folder_is_taken_from_the_home_folder(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tiny_model.parent))
+    target = Target(name="mine", title="", licence="MIT", source=FolderSource(kind="folder", path="~/tiny"))
+    assert target_folder(target) == tiny_model.resolve()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_without_config_json_is_refused_with_name_and_path(root: Path, tmp_path: Path, exists: bool) -> None:
+    folder = tmp_path / "empty"
+    if exists:
+        folder.mkdir()
+    source = FolderSource(kind="folder", path=str(folder))
+    with pytest.raises(AssetError, match=r"mine: .*empty holds no config\.json"):
+        target_folder(Target(name="mine", title="", licence="MIT", source=source))
+    with pytest.raises(AssetError, match=r"mine: .*empty holds no config\.json"):
+        draft_folder(Draft(name="mine", title="", method="eagle3", target="tiny", licence="MIT", source=source))
+
+
+def test_a_hub_that_is_off_is_an_asset_error(root: Path, tmp_path: Path) -> None:
+    """huggingface_hub reads its switches when it is imported, so this runs in a process of its own."""
+    code = """
+from specstudy.catalog.materialise import target_folder
+from specstudy.catalog.models import HubSource, Target
+from specstudy.errors import AssetError
+try:
+    target_folder(Target(name="far", title="", licence="MIT", source=HubSource(kind="hub", repo_id="nobody/nothing")))
+except AssetError as error:
+    print(error)
+"""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("far: nobody/nothing can't be had from the hub:"), done.stderr
+
+
+def test_a_repository_name_that_the_hub_refuses_is_an_asset_error(root: Path) -> None:
+    with pytest.raises(AssetError):
+        target_folder(Target(name="far", title="", licence="MIT", source=HubSource(kind="hub", repo_id="not a name!")))
+
+
+def test_a_target_in_shards_can_be_pruned(tiny_model: Path, llama: LlamaForCausalLM) -> None:
+    (tiny_model / "model.safetensors").unlink()
+    llama.save_pretrained(tiny_model, max_shard_size="4KB")
+    assert (tiny_model / "model.safetensors.index.json").is_file()
+    AutoModelForCausalLM.from_pretrained(draft_folder(pruned((0, 2))))
+
+
+def test_a_target_with_a_list_entry_per_layer_can_be_pruned(tiny_model: Path) -> None:
+    Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=4)).save_pretrained(tiny_model)
+    AutoModelForCausalLM.from_pretrained(draft_folder(pruned((0, 2))))
+
+
+def test_a_target_folder_with_a_folder_inside_can_be_pruned(tiny_model: Path) -> None:
+    (tiny_model / "original").mkdir()
+    draft_folder(pruned((0, 2)))
