@@ -262,7 +262,17 @@ def run(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     plan = make_plan(load_profile(PROFILE), CHAPTER, print)
     deployments = {server.deployment.label: server.deployment for server in plan.servers}
     rules = plan.profile.measuring
-    cells = [Cell(WORKLOAD, c, None, given.prompts_per_slot * c, rules.warmups_per_slot * c) for c in given.concurrency]
+    cells = [
+        Cell(
+            workload=WORKLOAD,
+            pattern="closed",
+            concurrency=c,
+            request_rate=None,
+            num_prompts=given.prompts_per_slot * c,
+            warmups=rules.warmups_per_slot * c,
+        )
+        for c in given.concurrency
+    ]
     rounds: list[dict[str, Any]] = []
     with vllm_bench(folder) as bench:
         for label in SERVERS:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from specstudy.errors import MeasurementError, MetricsUnavailableError, ScheduleLagError, ServerError
+from specstudy.errors import MeasurementError, ScheduleLagError, ServerError
 from specstudy.measure.client import Outcome, StreamClient
 from specstudy.measure.counters import Counters, read_counters, read_settled
 from specstudy.measure.gpu import GpuSamples, gpu_identity, sampling
@@ -63,14 +63,13 @@ def measure(
     requests are kept, and no latency or throughput is given. That holds for a failed request, a server that
     ends, counters that can't be trusted, and our own sends being late.
     """
-    warm_arrival = Closed(arrival.concurrency if isinstance(arrival, Closed) else max(1, len(warmups) // 2))
-    run_async(_load(server, warmups, warm_arrival, how))
-    record_id, started_at = uuid.uuid4().hex[:16], datetime.now(UTC)
-    base: dict[str, Any] = {"record_id": record_id, "started_at": started_at, **_arrival_fields(arrival)}
+    record_id = uuid.uuid4().hex[:16]
+    base: dict[str, Any] = {"record_id": record_id, "started_at": datetime.now(UTC), **_arrival_fields(arrival)}
     try:
-        before = read_counters(server.base_url)
-    except MetricsUnavailableError as error:
-        return Measured({**base, **_counts(len(prompts), ())}, (), str(error))
+        before = _warm_up(server, warmups, arrival, how)
+    except (MeasurementError, ServerError) as error:
+        return Measured({**base, **_counts(len(prompts), ())}, (), f"warm-up: {error}")
+    base["started_at"] = datetime.now(UTC)
     with sampling() as gpu, watching(server.process.pid) as host:
         load = run_async(_load(server, prompts, arrival, how))
     base |= _counts(len(prompts), load.outcomes)
@@ -79,12 +78,22 @@ def measure(
         server.raise_if_dead()
         _raise_if_failed(load)
         base |= _schedule_lag(load, arrival, max_schedule_lag_ms)
-        change = read_settled(server.base_url, before, len(prompts))
+        change = read_settled(server.base_url, before, len(prompts)).since(before)
     except (MeasurementError, ServerError) as error:
         return Measured(base, requests, str(error))
     return Measured(
         {**base, **_latency(load), **_throughput(load, arrival), **_counted(change), **_gpu(gpu, load), "host_other_cpu_share": host.other}, requests, None
     )
+
+
+def _warm_up(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: Sampling) -> Counters:
+    """Send the warm-ups, all of which must succeed, and give the counters once they hold them all."""
+    before = read_counters(server.base_url)
+    concurrency = arrival.concurrency if isinstance(arrival, Closed) else max(1, len(prompts) // 2)
+    load = run_async(_load(server, prompts, Closed(concurrency), how))
+    server.raise_if_dead()
+    _raise_if_failed(load)
+    return read_settled(server.base_url, before, len(prompts))
 
 
 async def _load(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: Sampling) -> Load:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any
 
-import aiohttp
 import msgspec
 
+from specstudy.measure.http import BrokenAnswerError, Pool, StaleConnectionError, StatusError
 from specstudy.workloads.prompts import Prompt
-
-CONNECT_TIMEOUT_S = 10.0
-READ_TIMEOUT_S = 300.0  # longest silence within one answer
 
 
 @dataclass(slots=True)
@@ -40,20 +37,20 @@ class Outcome:
         return self.error is None
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     token_ids: list[int] | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -82,7 +79,7 @@ class _Stream:
     def _event(self, event: _Event, now: float) -> None:
         outcome = self._outcome
         if event.error is not None:
-            raise _BadAnswerError(f"the server reported {bytes(event.error).decode(errors='replace')[:200]}")
+            raise _BadAnswerError(f"the server reported {str(event.error)[:200]}")
         for choice in event.choices:
             if choice.token_ids:
                 outcome.token_ids += choice.token_ids
@@ -120,28 +117,18 @@ class StreamClient:
     """Sends chat completions to one server. Use as an async context manager."""
 
     def __init__(self, base_url: str, model: str, *, want_token_ids: bool = False) -> None:
-        self._url = f"{base_url}/v1/chat/completions"
         self._model = model
         self._want_token_ids = want_token_ids
-        self._session: aiohttp.ClientSession | None = None
+        self._pool = Pool(base_url)
 
     async def __aenter__(self) -> StreamClient:
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_note_reuse)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S),
-            headers={"Content-Type": "application/json"},
-            trace_configs=[trace],
-        )
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._pool.close()
 
     def body(self, prompt: Prompt, *, max_tokens: int, temperature: float, seed: int) -> bytes:
-        """The request's JSON; made before the load starts, so that encoding delays no send."""
+        """The whole request; made before the load starts, so that encoding delays no send."""
         content: dict[str, Any] = {
             "model": self._model,
             "messages": prompt.as_messages(),
@@ -153,7 +140,7 @@ class StreamClient:
         }
         if self._want_token_ids:
             content["return_token_ids"] = True
-        return msgspec.json.encode(content)
+        return self._pool.request("/v1/chat/completions", msgspec.json.encode(content))
 
     async def send(self, body: bytes) -> Outcome:
         """One request to its end. Never raises for what the server does: `Outcome.error` says it.
@@ -162,37 +149,14 @@ class StreamClient:
         once more on a new one, the clock running on, and marked.
         """
         outcome = Outcome(sent=time.perf_counter())
+        stream = _Stream(outcome)
         try:
             try:
-                await self._attempt(body, outcome)
-            except _StaleConnectionError:
+                await self._pool.post(body, stream.feed)
+            except StaleConnectionError:
                 outcome.resent = True
-                await self._attempt(body, outcome)
-        except (aiohttp.ClientError, TimeoutError, _BadAnswerError, msgspec.MsgspecError, OSError) as error:
+                await self._pool.post(body, stream.feed, fresh=True)
+            stream.end()
+        except (StaleConnectionError, BrokenAnswerError, StatusError, _BadAnswerError, msgspec.MsgspecError, OSError, TimeoutError) as error:
             outcome.error = f"{type(error).__name__.lstrip('_')}: {error}"
         return outcome
-
-    async def _attempt(self, body: bytes, outcome: Outcome) -> None:
-        assert self._session is not None, "use StreamClient as an async context manager"
-        connection = SimpleNamespace(reused=False)
-        try:
-            answer = await self._session.post(self._url, data=body, trace_request_ctx=connection)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            if connection.reused and not outcome.resent:
-                raise _StaleConnectionError from error
-            raise
-        async with answer:
-            if answer.status != 200:
-                raise _BadAnswerError(f"HTTP {answer.status}: {(await answer.text())[:200]}")
-            stream, content, clock = _Stream(outcome), answer.content, time.perf_counter
-            while data := await content.readany():
-                stream.feed(data, clock())
-            stream.end()
-
-
-class _StaleConnectionError(Exception):
-    """The server had closed a kept-alive connection before we used it again."""
-
-
-async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionReuseconnParams) -> None:
-    context.trace_request_ctx.reused = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 
@@ -136,18 +136,17 @@ def read_counters(base_url: str) -> Counters:
     return parse_counters(text)
 
 
-def read_settled(base_url: str, before: Counters, requests: int, read: Callable[[str], Counters] = read_counters) -> Counters:
-    """The change since `before` once the server has counted all `requests`; it does so a moment after the last chunk.
+def read_settled(base_url: str, before: Counters, requests: int) -> Counters:
+    """A reading in which the server has counted all `requests` since `before`; it does so a moment after the last chunk.
 
     Raises MetricsResetError when it never does, or counted more: then somebody else used the server.
     """
     deadline = time.monotonic() + SETTLE_S
     while True:
-        change = read(base_url).since(before)
-        if change.requests_finished == requests:
-            return change
-        if change.requests_finished > requests or time.monotonic() > deadline:
-            raise MetricsResetError(
-                f"the server counted {change.requests_finished:.0f} finished requests, {requests} were ours: it must serve nothing else, and lose none"
-            )
-        time.sleep(0.1)
+        now = read_counters(base_url)
+        finished = now.since(before).requests_finished
+        if finished == requests:
+            return now
+        if finished > requests or time.monotonic() > deadline:
+            raise MetricsResetError(f"the server counted {finished:.0f} finished requests, {requests} were ours: it must serve nothing else, and lose none")
+        time.sleep(0.05)

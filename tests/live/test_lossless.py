@@ -1,0 +1,73 @@
+"""In float32 every method gives the baseline's greedy tokens, and really drafts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specstudy.catalog import load_draft, load_target
+from specstudy.catalog.materialise import draft_folder, target_folder
+from specstudy.measure import StreamClient, drive, read_counters, run_async
+from specstudy.serving import Deployment, Server, launch
+from specstudy.workloads import Closed, Prompt, chat_token_counter, dataset
+
+pytestmark = pytest.mark.live
+
+MAX_TOKENS = 48
+DRAFT = "smollm2-135m-pruned"
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+DRAFT_MODEL = {"method": "draft_model", "draft": DRAFT, "num_speculative_tokens": 2}
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    """Eight of HumanEval and eight of MT-Bench, of at most 400 tokens."""
+    count = chat_token_counter(target_folder(load_target("smollm2-135m-instruct")))
+    short = [(prompt for prompt in dataset(name) if count(prompt.as_messages()) <= 400) for name in ("humaneval", "mtbench")]
+    return [prompt for each in short for prompt in itertools.islice(each, 8)]
+
+
+def greedy(server: Server, prompts: list[Prompt]) -> list[list[int]]:
+    async def run() -> list[list[int]]:
+        async with StreamClient(server.base_url, server.model, want_token_ids=True) as client:
+            load = await drive(client, [client.body(prompt, max_tokens=MAX_TOKENS, temperature=0, seed=0) for prompt in prompts], Closed(4))
+        assert [outcome.error for outcome in load.outcomes] == [None] * len(prompts)
+        assert [len(outcome.token_ids) for outcome in load.outcomes] == [outcome.completion_tokens for outcome in load.outcomes]
+        return [outcome.token_ids for outcome in load.outcomes]
+
+    return run_async(run())
+
+
+@pytest.fixture(scope="module")
+def baseline(vllm_server: Server, prompts: list[Prompt]) -> list[list[int]]:
+    return greedy(vllm_server, prompts)
+
+
+def test_the_baseline_repeats_itself(vllm_server: Server, prompts: list[Prompt], baseline: list[list[int]]) -> None:
+    assert len(prompts) == 16
+    assert greedy(vllm_server, prompts) == baseline
+
+
+@pytest.mark.parametrize("method", [NGRAM, DRAFT_MODEL], ids=["ngram", "draft_model"])
+def test_lossless(method: dict[str, Any], deployment: Callable[..., Deployment], prompts: list[Prompt], baseline: list[list[int]], log_path: Path) -> None:
+    path = {"draft_path": str(draft_folder(load_draft(DRAFT)))} if "draft" in method else {}
+    with launch(deployment(**method, **path), log_path, timeout_s=300) as server:
+        before = read_counters(server.base_url)
+        answers = greedy(server, prompts)
+        change = read_counters(server.base_url).since(before)
+    assert answers == baseline
+    k = method["num_speculative_tokens"]
+    assert change.requests_finished == 16
+    assert change.drafts
+    assert change.accepted_tokens
+    assert change.acceptance_length is not None
+    assert 1 < change.acceptance_length <= k + 1
+    assert 0 < (change.acceptance_rate or 0) <= 1
+    assert len(change.accepted_per_position) == k
+    assert sum(change.accepted_per_position) == change.accepted_tokens
+    assert list(change.accepted_per_position) == sorted(change.accepted_per_position, reverse=True)
+    assert change.generation_tokens == sum(len(answer) for answer in answers)

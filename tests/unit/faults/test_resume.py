@@ -1,0 +1,69 @@
+"""A run measures what is missing, and only that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from tests.standin.world import CHAPTER, World, finished
+
+from specstudy.errors import SpecstudyError
+from specstudy.serving import ENGINES
+
+Run = Callable[[], SpecstudyError | None]
+
+
+def test_a_whole_study_is_not_measured_again(measured: World, run: Run) -> None:
+    lines = measured.lines()
+    assert run() is None
+    assert measured.lines() == lines
+    assert measured.requests_served() == 0
+
+
+def test_open_loads_are_told_apart_by_their_rate(world: World, run: Run) -> None:
+    plan = world.profile["chapters"][CHAPTER]
+    plan["arrivals"] = {"pattern": "poisson", "request_rates": [40, 50], "requests": 10}
+    del plan["methods"][1]
+    world.profile["measuring"]["max_schedule_lag_ms"] = 2000
+    assert run() is None
+    assert Counter(record.request_rate for record in world.records()) == {40: 2, 50: 2}
+    served = world.requests_served()
+    assert run() is None
+    assert world.requests_served() == served
+    assert len(world.records()) == 4
+
+
+def test_another_output_limit_is_another_cell(measured: World, run: Run) -> None:
+    measured.profile["workloads"]["words"]["max_tokens"] = 5
+    del measured.profile["chapters"][CHAPTER]["methods"][1]
+    assert run() is None
+    assert Counter(record.max_tokens for record in measured.records()) == {6: 8, 5: 4}
+
+
+def test_another_server_flag_is_another_cell(measured: World, run: Run) -> None:
+    measured.profile["engine"]["max_num_seqs"] = 4
+    del measured.profile["chapters"][CHAPTER]["methods"][1]
+    assert run() is None
+    assert len(measured.records()) == 12
+
+
+def test_only_the_missing_repeat_is_measured(measured: World, run: Run) -> None:
+    *rest, last = measured.lines()
+    measured.records_path.write_bytes(b"\n".join(rest) + b"\n")
+    lost = finished(measured.records()[-1])
+    assert run() is None
+    assert len(measured.records()) == 8
+    assert measured.lines()[:7] == rest
+    assert last not in measured.lines()
+    assert lost != finished(measured.records()[-1]) == ("ngram", 2, 1)
+    assert measured.requests_served() == 8  # 2 warm-ups and 6 requests
+
+
+def test_an_engine_that_isnt_installed(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = ENGINES["vllm"]
+    monkeypatch.setitem(ENGINES, "vllm", type(installed)("vllm", installed.argv, installed.env, lambda: None))
+    error = run()
+    assert error is not None
+    assert "engine: got 'vllm'; an engine that is installed" in str(error)
+    assert error.exit_status == 2

@@ -1,0 +1,113 @@
+"""Ctrl-C, SIGTERM and SIGKILL in each phase: no process is left, finished repeats are kept, a rerun goes on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.standin.engine import marked
+from tests.standin.world import StudyProcess, World, await_true, finished, start_study
+
+from specstudy.errors import SpecstudyError
+
+SERVED_PER_SERVER = 24
+Run = Callable[[], SpecstudyError | None]
+GONE_WITHIN_S = 12
+
+
+def starting(world: World, study: StudyProcess) -> None:
+    await_true(lambda: any("server.py" in " ".join(process.cmdline()) for process in marked(world.marker)), 40)
+
+
+def warming_up(world: World, study: StudyProcess) -> None:
+    study.await_text("server ready")
+    time.sleep(0.3)  # the warm-up's one request takes 2 s
+
+
+def loading(world: World, study: StudyProcess) -> None:
+    await_true(lambda: world.requests_served() >= 10, 40)  # 4 + 4, then 2 warm-ups at c = 2: the load is on
+
+
+def between_cells(world: World, study: StudyProcess) -> None:
+    study.await_text("none, words c=1, repeat 2:")
+
+
+# Phase -> how to wait for it, how the baseline's server behaves, repeats that are on disk by then.
+PHASES: dict[str, tuple[Callable[[World, StudyProcess], None], dict[str, object], int]] = {
+    "start": (starting, {"faults": {"hang_at_start": {}}}, 0),
+    "warm-up": (warming_up, {"first_delay_s": 2.0}, 0),
+    "load": (loading, {"chunk_delay_s": 0.05}, 2),
+    "between cells": (between_cells, {}, 2),
+}
+
+
+def stop_in(world: World, phase: str, number: signal.Signals, via: str = "study", **more: object) -> StudyProcess:
+    """Run until `phase`, send the signal, wait for the end, and look for what may be left."""
+    wait_for, behaviour, _ = PHASES[phase]
+    world.behave("none", **{**behaviour, **more})
+    study = start_study(world, via=via)
+    wait_for(world, study)
+    study.process.send_signal(number)
+    status = study.end(GONE_WITHIN_S)
+    assert status != 0, study.text()
+    await_true(lambda: not marked(world.marker), GONE_WITHIN_S)
+    return study
+
+
+def check_resumes(world: World, run: Run, finished_before: int) -> None:
+    """What was there stays, byte for byte; a rerun measures the rest and nothing twice."""
+    kept = world.lines()
+    # "Between cells" is a moment, so the next repeat may have been finished too; never fewer.
+    assert len(kept) >= finished_before
+    assert all(record.status == "ok" for record in world.records())
+    done = world.records()
+    world.behave("none", faults={}, first_delay_s=0, chunk_delay_s=0.001)
+    served = world.requests_served()
+    assert run() is None
+    assert world.lines()[: len(kept)] == kept
+    records = world.records()
+    assert sorted(finished(record) for record in records) == sorted({finished(record) for record in records})
+    assert len(records) == 8
+    spared = sum(record.num_prompts + (record.concurrency or 0) for record in done)
+    assert world.requests_served() - served == 2 * SERVED_PER_SERVER - spared
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_ctrl_c(world: World, run: Run, phase: str) -> None:
+    study = stop_in(world, phase, signal.SIGINT)
+    assert "KeyboardInterrupt" in study.text()
+    check_resumes(world, run, PHASES[phase][2])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("phase", ["start", "load"])
+def test_ended_from_outside(world: World, run: Run, phase: str, number: signal.Signals) -> None:
+    stop_in(world, phase, number)
+    check_resumes(world, run, PHASES[phase][2])
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+def test_the_command_line_ends_in_order(world: World, number: signal.Signals, status: int) -> None:
+    study = stop_in(world, "load", number, via="cli")
+    assert study.end() == status
+    assert "Traceback" not in study.text()
+    assert len(world.records()) >= 2
+
+
+def test_a_worker_that_ignores_sigterm_is_gone_too(world: World) -> None:
+    stop_in(world, "load", signal.SIGKILL, faults={"stubborn_worker": {}})
+
+
+def test_ctrl_c_twice_leaves_nothing_either(world: World) -> None:
+    """The second one comes while the server, which takes its time, is being stopped."""
+    world.behave("none", chunk_delay_s=0.05, faults={"ignore_sigterm": {}})
+    study = start_study(world)
+    loading(world, study)
+    study.process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    study.process.send_signal(signal.SIGINT)
+    assert study.end(2 * GONE_WITHIN_S) != 0
+    await_true(lambda: not marked(world.marker), GONE_WITHIN_S)
+    assert len(world.records()) >= 2
