@@ -29,6 +29,8 @@ from specstudy.serving.server import Server
 from specstudy.workloads.arrivals import Arrival, Closed
 from specstudy.workloads.prompts import Prompt
 
+FINEST_BUCKET_S = 0.001
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -172,6 +174,8 @@ def _throughput(load: Load, arrival: Arrival) -> dict[str, Any]:
 def _counted(change: Counters) -> dict[str, Any]:
     mean_s = change.queue_wait_mean_s
     p99_s = change.queue_wait_quantile_s(0.99) if change.queue_count >= P99_NEEDS else None
+    if p99_s is not None and p99_s <= (smallest := min(change.queue_buckets)) and smallest > FINEST_BUCKET_S:
+        p99_s = None  # somewhere in the smallest bucket, which is too wide to say where
     return {
         "queue_wait_ms_mean": None if mean_s is None else mean_s * 1e3,
         "queue_wait_ms_p99": None if p99_s is None else p99_s * 1e3,

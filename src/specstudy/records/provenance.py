@@ -48,12 +48,15 @@ def allocation_id(gpu_uuids: Sequence[str] = ()) -> str:
 
 
 def git_sha(root: Path) -> str:
-    """The commit's first 12 digits, with -dirty if tracked files differ; "unknown" outside a checkout."""
+    """The commit's first 12 digits, with -dirty if tracked files differ.
+
+    Outside a checkout what $SPECSTUDY_COMMIT says, for a copy on a host without git; else "unknown".
+    """
     try:
         sha = subprocess.run(["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
         diff = subprocess.run(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("SPECSTUDY_COMMIT", "unknown")
     return sha.stdout.strip() + ("-dirty" if diff.stdout.strip() else "")
 
 

@@ -43,6 +43,11 @@ def vllm_version() -> str | None:
     return None
 
 
+def has_custom_buckets(installed: str) -> bool:
+    """--custom-histogram-buckets came with vLLM 0.32.0; before it a queue wait under 0.3 s has a mean but no quantile."""
+    return tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) >= (0, 32)
+
+
 def vllm_argv(deployment: Deployment, port: int) -> list[str]:
     """The exact command line. The module is started, not `vllm serve`: the CPU build's script can't find its own name."""
     argv = [
@@ -54,8 +59,9 @@ def vllm_argv(deployment: Deployment, port: int) -> list[str]:
         # The same prompt must cost the same each time it is measured.
         "--no-enable-prefix-caching",
         "--disable-uvicorn-access-log",
-        *("--custom-histogram-buckets", json.dumps({"request_latency": LATENCY_BUCKETS_S})),
     ]
+    if has_custom_buckets(vllm_version() or ""):
+        argv += ["--custom-histogram-buckets", json.dumps({"request_latency": LATENCY_BUCKETS_S})]
     if deployment.quantization is not None:
         argv += ["--quantization", deployment.quantization]
     if deployment.kv_cache_dtype != "auto":

@@ -12,7 +12,7 @@ import pytest
 from tests.standin.engine import StandIn
 from tests.standin.server import TOKEN_IDS_FROM
 
-from specstudy.measure import Outcome, StreamClient, http
+from specstudy.measure import Outcome, StreamClient, client, http
 from specstudy.serving.server import free_port
 from specstudy.workloads import Prompt
 
