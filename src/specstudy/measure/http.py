@@ -49,6 +49,7 @@ class _Connection(asyncio.Protocol):
         self._silent: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
         self._answering = False
+        self._complete = False
         self._used = False
         self.usable = True
 
@@ -85,7 +86,10 @@ class _Connection(asyncio.Protocol):
         self._heard_at, self._answering = self._loop.time(), True
         try:
             self._parser.feed_data(data)
-            self._hand_on(now)
+            if self._parser.get_status_code() == 200 and self._body:
+                self._hand_on(now)
+            if self._complete:
+                self._finish()
         except httptools.HttpParserError as error:
             self._fail(BrokenAnswerError(f"not HTTP: {error}"))
         except Exception as error:  # the reader's own complaint about the content
@@ -105,23 +109,22 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """httptools' callback."""
-        status = self._parser.get_status_code()
-        if status != 200:
-            text = b"".join(self._body)[:ERROR_BODY_BYTES].decode(errors="replace")
-            self._body.clear()
-            self._fail(StatusError(f"HTTP {status}: {text}"))
-            return
-        self._hand_on(time.perf_counter())
-        self.usable = self.usable and self._parser.should_keep_alive()
-        self._parser = httptools.HttpResponseParser(self)
-        if self._done is not None and not self._done.done():
-            self._done.set_result(None)
+        self._complete = True
 
     def _hand_on(self, now: float) -> None:
-        if self._body and self._on_body is not None and self._parser.get_status_code() == 200:
-            data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-            self._body.clear()
+        data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        if self._on_body is not None:
             self._on_body(data, now)
+
+    def _finish(self) -> None:
+        status = self._parser.get_status_code()
+        if status != 200:
+            raise StatusError(f"HTTP {status}: {b''.join(self._body)[:ERROR_BODY_BYTES].decode(errors='replace')}")
+        self.usable = self.usable and self._parser.should_keep_alive()
+        self._parser, self._complete = httptools.HttpResponseParser(self), False
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
 
     def _fail(self, error: Exception) -> None:
         if self._done is not None and not self._done.done():
