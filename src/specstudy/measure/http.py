@@ -50,6 +50,7 @@ class _Connection(asyncio.Protocol):
         self._heard_at = 0.0
         self._answering = False
         self._complete = False
+        self._keep = False
         self._used = False
         self.usable = True
 
@@ -108,8 +109,8 @@ class _Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """httptools' callback."""
-        self._complete = True
+        """httptools' callback; what it raised would be lost in the parser's own error, so it only takes note."""
+        self._complete, self._keep = True, self._parser.should_keep_alive()
 
     def _hand_on(self, now: float) -> None:
         data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -121,7 +122,7 @@ class _Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status != 200:
             raise StatusError(f"HTTP {status}: {b''.join(self._body)[:ERROR_BODY_BYTES].decode(errors='replace')}")
-        self.usable = self.usable and self._parser.should_keep_alive()
+        self.usable = self.usable and self._keep
         self._parser, self._complete = httptools.HttpResponseParser(self), False
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
