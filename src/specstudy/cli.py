@@ -193,7 +193,10 @@ def main() -> None:
     """Entry point; the only place that turns errors into an exit status."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)
+        if isinstance(status, int) and status == 130:  # typer's way to say Ctrl-C
+            raise KeyboardInterrupt
+        sys.exit(status if isinstance(status, int) else 0)
     except SpecstudyError as error:
         print(f"specstudy: {error}", file=sys.stderr)
         sys.exit(error.exit_status)

@@ -77,8 +77,7 @@ def measure(
     base |= _counts(len(prompts), load.outcomes)
     requests = tuple(_row(record_id, index, prompts[index], load) for index in range(len(prompts)))
     try:
-        server.raise_if_dead()
-        _raise_if_failed(load)
+        _raise_if_failed(load, server)
         base |= _schedule_lag(load, arrival, max_schedule_lag_ms)
         change = read_settled(server.base_url, before, len(prompts)).since(before)
     except (MeasurementError, ServerError) as error:
@@ -93,8 +92,7 @@ def _warm_up(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: S
     before = read_counters(server.base_url)
     concurrency = arrival.concurrency if isinstance(arrival, Closed) else max(1, len(prompts) // 2)
     load = run_async(_load(server, prompts, Closed(concurrency), how))
-    server.raise_if_dead()
-    _raise_if_failed(load)
+    _raise_if_failed(load, server)
     return read_settled(server.base_url, before, len(prompts))
 
 
@@ -105,11 +103,13 @@ async def _load(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how
             client.body(prompt, max_tokens=limit, temperature=how.temperature, seed=how.seed + index)
             for index, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
         ]
-        return await drive(client, bodies, arrival, lambda: server.process.poll() is None)
+        return await drive(client, bodies, arrival, lambda: not server.ended())
 
 
-def _raise_if_failed(load: Load) -> None:
+def _raise_if_failed(load: Load, server: Server) -> None:
     failures = [outcome.error for outcome in load.outcomes if outcome.error is not None]
+    if failures and server.ended():
+        server.raise_if_dead()
     if failures:
         raise MeasurementError(f"{len(failures)} of {len(load.outcomes)} requests failed; the first: {failures[0]}")
 

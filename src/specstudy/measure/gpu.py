@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -33,6 +34,11 @@ class GpuSamples:
     temperature_max_c: list[float] = field(default_factory=list)
     elapsed_s: float = 0.0
 
+    def clear(self) -> None:
+        """Drop every reading."""
+        for readings in (self.utilization_mean, self.memory_sum_bytes, self.power_sum_w, self.sm_clock_mean_mhz, self.temperature_max_c):
+            readings.clear()
+
     def figures(self, output_tokens: int | None) -> dict[str, float | None]:
         """The record's gpu_* fields; all None without samples. Energy is mean power x time over output tokens."""
         power = _mean(self.power_sum_w)
@@ -63,6 +69,8 @@ def _handles() -> list[Any]:
     if visible is None:
         return [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
     names = [name.strip() for name in visible.split(",") if name.strip()]
+    if "-1" in names:  # CUDA's way to hide them all
+        return []
     return [pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name) for name in names]
 
 
@@ -101,6 +109,15 @@ def sampling() -> Iterator[GpuSamples]:
 
 
 def _sample_until(stop: threading.Event, handles: list[Any], samples: GpuSamples) -> None:
+    import pynvml
+
+    with contextlib.suppress(pynvml.NVMLError):  # a GPU that can't tell (MIG, say) has no figures rather than half of them
+        _sample(stop, handles, samples)
+        return
+    samples.clear()
+
+
+def _sample(stop: threading.Event, handles: list[Any], samples: GpuSamples) -> None:
     import pynvml
 
     while not stop.wait(INTERVAL_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -31,6 +32,16 @@ class Server:
     log_path: Path
     process: subprocess.Popen[bytes]
     start_s: float
+
+    def ended(self) -> bool:
+        """To be asked after a failed request: whether the server has ended. Waits for one that is about to.
+
+        A process that dies takes its workers along only seconds later, and until then it looks alive.
+        """
+        if self.process.poll() is None and not _healthy(self.base_url):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(guard.GRACE_S + 2)
+        return self.process.poll() is not None
 
     def raise_if_dead(self) -> None:
         """Raises ServerDiedError, with the log's last lines, if the process has ended."""
