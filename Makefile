@@ -49,8 +49,7 @@ lint: install
 	$(BIN)/mypy
 
 notebooks: install  ## execute the chapters in recorded mode and keep their outputs
-	for notebook in chapters/*.ipynb; do \
-	  $(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False $$notebook || exit 1; done
+	$(BIN)/python scripts/execute_chapters.py
 
 book: install  ## build the book from the recorded results, warnings as errors
 	$(BIN)/jupyter-book build -W -n --keep-going .

@@ -18,7 +18,7 @@ from specstudy.serving import Deployment, deploy
 from specstudy.workloads import Arrival, Closed, Open, Pool, Prompt, build_pool, chat_token_counter, dataset, poisson, steps, trace
 
 # Fallback guesses for a machine that nobody has measured yet; the first step corrects them.
-START_GUESS_S, TOKEN_GUESS_S = 60.0, 0.01
+START_GUESS_S, TPOT_GUESS_S = 60.0, 0.02
 
 
 @dataclass(frozen=True)
@@ -211,4 +211,4 @@ def expected_repeat_s(cell: Cell, max_tokens: int, earlier: Sequence[Record]) ->
         return share * sum(same) / len(same)
     if cell.request_rate:
         return share * cell.num_prompts / cell.request_rate
-    return share * cell.num_prompts * max_tokens * TOKEN_GUESS_S
+    return share * cell.num_prompts / (cell.concurrency or 1) * max_tokens * TPOT_GUESS_S

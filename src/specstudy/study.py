@@ -227,11 +227,15 @@ def without_port(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def log_facts(log_path: Path) -> dict[str, Any]:
-    """kv_cache_tokens and weights_gib, as vLLM's log states them; a line that isn't there gives no key."""
+    """kv_cache_tokens, weights_gib and model_runner, as vLLM's log states them; a line that isn't there gives no key."""
     text = log_path.read_text(errors="replace")
     facts: dict[str, Any] = {}
     if cache := re.search(r"KV cache size: ([\d,]+) tokens", text):
         facts["kv_cache_tokens"] = int(cache[1].replace(",", ""))
     if weights := re.search(r"Model loading took ([\d.]+) GiB", text) or re.search(r"Checkpoint size: ([\d.]+) GiB", text):
         facts["weights_gib"] = float(weights[1])
+    if "using the V1 model runner" in text:
+        facts["model_runner"] = "V1"
+    elif "Using V2 Model Runner" in text:
+        facts["model_runner"] = "V2"
     return facts

@@ -29,6 +29,11 @@ class Speedup:
         return "faster" if self.ratio.estimate > 1 else "slower"
 
     @property
+    def same_runner(self) -> bool:
+        """Whether both ran on the same of vLLM's model runners; otherwise the ratio measures the runner too."""
+        return {record.model_runner for record in self.cell.records} == {record.model_runner for record in self.baseline.records}
+
+    @property
     def flagged(self) -> bool:
         """Under 0.95 of the baseline: speculation costs throughput here."""
         return self.ratio.estimate < FLAG_BELOW

@@ -85,7 +85,8 @@ def speculation_conclusion(cells: Sequence[Cell]) -> Text:
 
 def _speedup_text(one: Speedup) -> str:
     verdict = "within the noise: no difference" if one.verdict == "no difference" else one.verdict
-    return f"{ratio_text(one.ratio)} of the baseline's throughput, {verdict}"
+    runner = "" if one.same_runner else " (on another model runner than the baseline: no fair comparison)"
+    return f"{ratio_text(one.ratio)} of the baseline's throughput, {verdict}{runner}"
 
 
 def _guess_text(one: Speedup) -> str:

@@ -102,7 +102,9 @@ def speedup_table(found: Sequence[Speedup]) -> Table | Text:
             "method": one.cell.variant.label,
             "load": one.cell.load.label,
             "throughput / baseline": ratio_text(one.ratio),
-            "verdict": one.verdict + (", flagged: under 0.95" if one.flagged else ""),
+            "verdict": one.verdict
+            + (", flagged: under 0.95" if one.flagged else "")
+            + ("" if one.same_runner else "; on another model runner than the baseline, so no fair comparison"),
             "pairs": one.ratio.n,
         }
         for one in found

@@ -55,6 +55,7 @@ class Record(BaseModel):
     kv_cache_dtype: str = stated("Data type of the KV cache; auto follows `dtype`")
     engine: str = stated("Serving engine")
     engine_version: str = stated("Its version, as installed")
+    model_runner: str | None = measured("vLLM's model runner, V1 or V2, where its log names one; methods compare fairly on the same one only", "")
     method: Method = stated("Speculation method; none is the baseline")
     draft: str | None = measured("Draft model or head", "")
     num_speculative_tokens: int | None = measured("K: tokens drafted per step", "tokens")
