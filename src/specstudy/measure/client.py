@@ -53,7 +53,7 @@ class _Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_events = msgspec.json.Decoder(list[_Event]).decode
 
 
 class _Stream:
@@ -67,35 +67,39 @@ class _Stream:
         self._whole_usage = False
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take bytes as they came; events that they complete carry the time `now`."""
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        for line in lines:
-            if line.startswith(b"data:"):
-                payload = line[5:].strip()
-                if payload != b"[DONE]":
-                    self._event(_decode_event(payload), now)
+        """Take bytes as they came; events that they complete carry the time `now`. All are decoded in one go, which is cheaper."""
+        if b"\r" in data:  # JSON escapes it, so it can only end a line
+            data = data.replace(b"\r", b"")
+        events = (self._rest + data).split(b"\n\n")
+        self._rest = events.pop()
+        payloads = [event[5:] for event in events if event.startswith(b"data:") and not event.endswith(b"[DONE]")]
+        if payloads:
+            self._take(_decode_events(b"[" + b",".join(payloads) + b"]"), now)
 
-    def _event(self, event: _Event, now: float) -> None:
-        outcome = self._outcome
-        if event.error is not None:
-            raise _BadAnswerError(f"the server reported {str(event.error)[:200]}")
-        for choice in event.choices:
+    def _take(self, events: list[_Event], now: float) -> None:
+        outcome, total = self._outcome, self._total
+        for event in events:
+            if event.error is not None:
+                raise _BadAnswerError(f"the server reported {str(event.error)[:200]}")
+            usage = event.usage
+            if usage is not None and usage.completion_tokens > total:  # the first chunk names the role and carries no token
+                outcome.chunk_times.append(now)
+                outcome.chunk_tokens.append(usage.completion_tokens - total)
+                total = usage.completion_tokens
+            if not event.choices:
+                self._end_of_answer(usage)
+                continue
+            choice = event.choices[0]
             if choice.token_ids:
                 outcome.token_ids += choice.token_ids
             if choice.finish_reason is not None:
                 self._finished = True
-        if event.usage is None:
-            return
-        new = event.usage.completion_tokens - self._total
-        if new > 0:  # the first chunk names the role and carries no token
-            self._total = event.usage.completion_tokens
-            outcome.chunk_times.append(now)
-            outcome.chunk_tokens.append(new)
-        if not event.choices:
+        self._total = total
+
+    def _end_of_answer(self, usage: _Usage | None) -> None:
+        if usage is not None:
             self._whole_usage = True
-            outcome.prompt_tokens = event.usage.prompt_tokens
-            outcome.completion_tokens = event.usage.completion_tokens
+            self._outcome.prompt_tokens, self._outcome.completion_tokens = usage.prompt_tokens, usage.completion_tokens
 
     def end(self) -> None:
         """Raises _BadAnswerError if the answer isn't whole."""

@@ -19,6 +19,7 @@ import httptools
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 300.0  # longest silence within one answer
 ERROR_BODY_BYTES = 400
+READ_BYTES = 1 << 16
 
 # Bytes of a 200 answer's body and the time.perf_counter() at which they came; what it raises ends the request.
 OnBody = Callable[[bytes, float], None]
@@ -36,7 +37,7 @@ class StatusError(Exception):
     """An answer other than 200, with the start of its body."""
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One connection; at most one request at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -52,6 +53,7 @@ class _Connection(asyncio.Protocol):
         self._complete = False
         self._keep = False
         self._used = False
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self.usable = True
 
     async def post(self, head_and_body: bytes, on_body: OnBody) -> None:
@@ -81,12 +83,16 @@ class _Connection(asyncio.Protocol):
         """asyncio's callback."""
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio's callback: where to put what comes. One buffer for good: asyncio would make one of 256 KiB for each read."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """asyncio's callback: parse, and hand on the body of everything that came together at once."""
         now = time.perf_counter()
         self._heard_at, self._answering = self._loop.time(), True
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self._buffer[:nbytes])
             if self._parser.get_status_code() == 200 and self._body:
                 self._hand_on(now)
             if self._complete:

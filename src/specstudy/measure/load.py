@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import uvloop
+
 from specstudy.errors import ConfigError
 from specstudy.measure.client import Outcome, StreamClient
 from specstudy.workloads.arrivals import Arrival, Closed, Open
@@ -69,7 +71,9 @@ async def _open(sender: _Sender, arrival: Open) -> Load:
     began = time.perf_counter()
     async with asyncio.TaskGroup() as requests:
         for index, due_s in enumerate(arrival.times_s):
-            await asyncio.sleep(began + due_s - time.perf_counter())
+            while (wait_s := began + due_s - time.perf_counter()) > 0:  # a loop's timer may wake a little early
+                await asyncio.sleep(wait_s)
+            await asyncio.sleep(0)
             requests.create_task(sender.send(index))
     return Load(began, tuple(began + due_s for due_s in arrival.times_s), tuple(sender.outcomes))
 
@@ -80,7 +84,7 @@ def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
     Ctrl-C cancels the coroutine, waits for it to unwind, and is raised again. Of a group of errors the
     first is raised.
     """
-    loop = asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     task = loop.create_task(coroutine)
     thread = threading.Thread(target=_until_done, args=(loop, task), name="load")
     thread.start()
