@@ -1,6 +1,7 @@
 """CPU time per request of three load generators: ours, `vllm bench serve` and GuideLLM, against the same stand-in server.
 
     python benchmarks/client_cpu.py                    # about 15 minutes
+    python benchmarks/client_cpu.py --gap-ms 0         # a write for each token: then our client waits for the server
     python benchmarks/client_cpu.py --gap-ms 20        # tokens 20 ms apart: every token wakes the client
 
 A load generator shares its machine with the server that it measures, or at least has to keep up with it; what it costs
@@ -169,11 +170,12 @@ def cores() -> tuple[set[int], set[int]]:
 
 
 @contextmanager
-def instant_server(tokens: int, gap_ms: float, core: set[int]) -> Iterator[tuple[str, psutil.Process]]:
+def instant_server(tokens: int, gap_ms: float | None, core: set[int]) -> Iterator[tuple[str, psutil.Process]]:
     """The stand-in server on its core: its address and its process."""
     port = free_port()
     script = Path(__file__).with_name("instant_server.py")
-    argv = [sys.executable, str(script), "--port", str(port), "--model", MODEL, "--tokens", str(tokens), "--gap-ms", str(gap_ms)]
+    argv = [sys.executable, str(script), "--port", str(port), "--model", MODEL, "--tokens", str(tokens)]
+    argv += [] if gap_ms is None else ["--gap-ms", str(gap_ms)]
     process = subprocess.Popen(argv, preexec_fn=lambda: os.sched_setaffinity(0, core))
     base_url = f"http://127.0.0.1:{port}"
     try:
@@ -326,8 +328,9 @@ def compare(given: argparse.Namespace, folder: Path) -> int:
                     flush=True,
                 )
     apart = "on a core each" if server_core != client_core else "on the same core"
+    pace = "in one write" if given.gap_ms is None else f"{given.gap_ms:g} ms apart"
     print(
-        f"\n{given.tokens} tokens a request, {given.gap_ms:g} ms apart; {given.concurrency} in flight; medians of {given.rounds} rounds, "
+        f"\n{given.tokens} tokens a request, {pace}; {given.concurrency} in flight; medians of {given.rounds} rounds, "
         f"each {given.requests} and {3 * given.requests} requests; server and generator {apart}"
     )
     print(table(generators, costs))
@@ -341,7 +344,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=100, help="of each answer")
-    parser.add_argument("--gap-ms", type=float, default=0, help="between two tokens of an answer")
+    parser.add_argument("--gap-ms", type=float, help="between two tokens of an answer, each a write of its own; without it an answer is one write")
     parser.add_argument("--part", choices=("drive", "measure"), help=argparse.SUPPRESS)
     parser.add_argument("--base-url", help=argparse.SUPPRESS)
     parser.add_argument("--prompts", type=Path, help=argparse.SUPPRESS)

@@ -2,9 +2,10 @@
 
 The events are those of vLLM 0.32, field by field: a chunk that names the role, one chunk a token (with `usage` when
 `stream_options.continuous_usage_stats` asks for it), the last one with its finish_reason, a chunk with the whole usage and
-no choice (when `include_usage` asks for it), then [DONE]. As in vLLM, one step of the "engine" gives every running request
-one token, and each token is a write of its own; with --gap-ms 0 the next step follows at once. GET /health, /v1/models and
-/metrics answer what load generators ask for.
+no choice (when `include_usage` asks for it), then [DONE]. By default a whole answer is one write: the server is then never
+what a load generator waits for. With --gap-ms, as in vLLM, one step of the "engine" gives every running request one token,
+and each token is a write of its own; with 0 the next step follows at once, and the server, at 0.5 ms an answer, is slower
+than a good client. GET /health, /v1/models and /metrics answer what load generators ask for.
 
     python instant_server.py --port 8123
 
@@ -64,13 +65,15 @@ def _plain(body: bytes, kind: str = "application/json", status: str = "200 OK") 
 class Engine:
     """Gives every running answer its next write, step after step, while there are any."""
 
-    def __init__(self, model: str, tokens: int, gap_s: float) -> None:
-        self._model, self._tokens, self._gap_s = model, tokens, gap_s
+    def __init__(self, model: str, tokens: int, gap_s: float | None) -> None:
+        self._model, self._tokens, self._gap_s = model, tokens, gap_s or 0.0
         self._writes = {
             (usage, continuous): answer_writes(model, tokens, include_usage=usage, continuous=continuous)
             for usage in (False, True)
             for continuous in (False, True)
         }
+        if gap_s is None:
+            self._writes = {asked: [b"".join(writes)] for asked, writes in self._writes.items()}
         self._running: dict[asyncio.Transport, tuple[list[bytes], int]] = {}
         self._stepping = False
         self._finished = 0
@@ -151,9 +154,9 @@ class Connection(asyncio.Protocol):
                 self._transport.write(_plain(b'{"error":{"message":"no such path"}}', status="404 Not Found"))
 
 
-async def serve(port: int, model: str, tokens: int, gap_ms: float) -> None:
+async def serve(port: int, model: str, tokens: int, gap_ms: float | None) -> None:
     """Serve on the loopback until cancelled."""
-    engine = Engine(model, tokens, gap_ms / 1e3)
+    engine = Engine(model, tokens, None if gap_ms is None else gap_ms / 1e3)
     server = await asyncio.get_running_loop().create_server(lambda: Connection(engine), "127.0.0.1", port)
     async with server:
         await server.serve_forever()
@@ -165,7 +168,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", default="stand-in")
     parser.add_argument("--tokens", type=int, default=100, help="of each answer")
-    parser.add_argument("--gap-ms", type=float, default=0, help="between two tokens of an answer")
+    parser.add_argument("--gap-ms", type=float, help="between two tokens of an answer, each a write of its own; without it an answer is one write")
     given = parser.parse_args()
     try:
         import uvloop as loops  # cheaper writes, where it's installed; vLLM brings it along
