@@ -1,6 +1,6 @@
 """Execute the chapters in recorded mode and keep their outputs in place; nbval compares with them.
 
-    python scripts/execute_chapters.py
+python scripts/execute_chapters.py
 """
 
 from __future__ import annotations

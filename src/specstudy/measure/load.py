@@ -71,7 +71,7 @@ async def _open(sender: _Sender, arrival: Open) -> Load:
     began = time.perf_counter()
     async with asyncio.TaskGroup() as requests:
         for index, due_s in enumerate(arrival.times_s):
-            while (wait_s := began + due_s - time.perf_counter()) > 0:  # a loop's timer may wake a little early
+            while (wait_s := began + due_s - time.perf_counter()) > 0:  # noqa: ASYNC110 - a loop's timer may wake a little early
                 await asyncio.sleep(wait_s)
             await asyncio.sleep(0)
             requests.create_task(sender.send(index))
