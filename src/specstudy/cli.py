@@ -52,7 +52,7 @@ def serve(
 
     found = load_profile(profile)
     chosen = None if port is None else check_port(port)
-    draft_path = None if draft is None else _draft_path(draft)
+    draft_path = None if draft is None else _draft_path(draft, method, found.target)
     folder = target_folder(load_target(found.target), _progress)
     deployment = deployment_of(
         found,
@@ -79,12 +79,15 @@ def serve(
         server.raise_if_dead()
 
 
-def _draft_path(draft: str) -> str:
+def _draft_path(draft: str, method: str, target: str) -> str:
     from specstudy.catalog.materialise import draft_folder
 
     if Path(draft).is_dir():
         return str(Path(draft).resolve())
-    return str(draft_folder(load_draft(draft), _progress))
+    known = load_draft(draft)
+    if (known.method, known.target) != (method, target):
+        raise ConfigError("draft", draft, f"a draft for {method} of {target}; this one is for {known.method} of {known.target}")
+    return str(draft_folder(known, _progress))
 
 
 @app.command()
@@ -148,23 +151,31 @@ def summary(profile: ProfileOption = DEFAULT_PROFILE, results_dir: ResultsOption
 def _print_summary(profile: Profile, results_dir: Path, chapters: list[str]) -> None:
     from specstudy.analysis import speedups
     from specstudy.figures import ratio_text, with_interval
+    from specstudy.figures.tables import number
     from specstudy.study import read_study
 
     table = RichTable("chapter", "method", "load", "tokens/s", "TTFT p50 ms", "TPOT p50 ms", "acceptance length", "over baseline", "repeats")
+    evidence: set[str] = set()
     for chapter in chapters:
         try:
             found = read_study(profile, chapter, results_dir.resolve())
         except ConfigError:
             print(f"{chapter}: no records in {results_dir}")
             continue
+        for line in found.skipped:
+            print(f"skipped: {line}", file=sys.stderr)
         ratios = {id(one.cell): one for one in speedups(found.cells)}
         for cell in found.cells:
+            evidence |= {record.evidence for record in cell.records}
             one = ratios.get(id(cell))
             row = [chapter, cell.variant.label, cell.load.label, with_interval(cell.interval("output_tokens_per_s"))]
-            row += [f"{cell.percentile('ttft_ms', 50):.0f}", f"{cell.percentile('tpot_ms', 50):.1f}", with_interval(cell.interval("acceptance_length"), 2)]
+            row += [number(cell.percentile("ttft_ms", 50), 0), number(cell.percentile("tpot_ms", 50), 1), with_interval(cell.interval("acceptance_length"), 2)]
             table.add_row(*row, "" if one is None else f"{ratio_text(one.ratio)} {one.verdict}", str(len(cell.records)))
-    Console(width=None if sys.stdout.isatty() else 150).print(table)
-    print(f"Evidence: {profile.evidence}. Intervals are 95 %, over repeats with other prompts.")
+    if evidence:
+        Console(width=None if sys.stdout.isatty() else 150).print(table)
+    if not evidence:
+        raise ConfigError("results_dir", str(results_dir), f"a folder with records of {profile.name}; the recorded ones are in data/results")
+    print(f"Evidence: {', '.join(sorted(evidence))}. Intervals are 95 %, over repeats with other prompts.")
 
 
 @app.command()

@@ -91,7 +91,10 @@ def make_plan(profile: Profile, chapter: str, say: Say) -> Plan:
     servers = tuple(ServerPlan(deployment, cells) for spec in methods for deployment in _deployments(profile, spec, folder, say))
     pools = {name: _pool(profile, name, folder, say) for name in wanted.workloads}
     for cell in cells:
-        cell.prompts(pools[cell.workload], 0, profile.measuring.seed)  # too few prompts: refused now, not in mid-run
+        pool = pools[cell.workload]
+        cell.prompts(pool, 0, profile.measuring.seed)  # too few prompts: refused now, not in mid-run
+        if cell.warmups + profile.measuring.min_repeats * cell.num_prompts > len(pool.prompts):
+            say(f"{cell.label}: {len(pool.prompts)} prompts are too few for repeats that share none; some will be measured more than once")
     return Plan(profile, chapter, servers, pools)
 
 

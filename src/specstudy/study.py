@@ -78,13 +78,13 @@ def run_chapter(profile: Profile, chapter: str, folder: Path) -> None:
     it is the same boot of the same machine: other records aren't comparable and are measured anew.
     Raises StudyError at the end if any cell failed.
     """
+    plan = make_plan(profile, chapter, print)
+    engine = engine_named(profile.engine.name)
+    if engine.version() is None:
+        raise ConfigError("engine", engine.name, "an engine that is installed in this environment")
+    for server_plan in plan.servers:
+        check_files(server_plan.deployment)
     with RecordStore.writing(folder, chapter) as store:
-        plan = make_plan(profile, chapter, print)
-        engine = engine_named(profile.engine.name)
-        if engine.version() is None:
-            raise ConfigError("engine", engine.name, "an engine that is installed in this environment")
-        for server_plan in plan.servers:
-            check_files(server_plan.deployment)
         _Run(plan, store).all()
 
 

@@ -129,7 +129,8 @@ def _same_configuration(records: Iterable[Record]) -> tuple[Record, ...]:
 def _configuration(record: Record) -> tuple[object, ...]:
     argv = record.server_argv
     at = argv.index("--port") if "--port" in argv else len(argv)
-    return argv[:at] + argv[at + 2 :], record.num_prompts, record.max_tokens, record.temperature, record.dataset_sha256
+    what = record.evidence, record.target, record.engine_version, record.quantization, record.dtype, record.kv_cache_dtype
+    return argv[:at] + argv[at + 2 :], *what, record.num_prompts, record.max_tokens, record.temperature, record.dataset_sha256
 
 
 def _order(cell: Cell) -> tuple[object, ...]:

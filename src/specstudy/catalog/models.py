@@ -7,11 +7,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specstudy.errors import ConfigError
-from specstudy.records.schema import Evidence, Method, Pattern
+from specstudy.records.schema import Method, Pattern
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 Quantization = Literal["fp8", "awq_marlin", "gptq_marlin", "compressed-tensors", "mxfp4"]
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
+# Names become file and folder names.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 FlagValue = bool | int | float | str
 
@@ -76,7 +78,7 @@ DraftSource = Annotated[PrunedSource | HubSource | FolderSource, Field(discrimin
 class Target(StrictModel):
     """A model to be served."""
 
-    name: str
+    name: Name
     title: str
     licence: str
     source: TargetSource
@@ -86,7 +88,7 @@ class Target(StrictModel):
 class Draft(StrictModel):
     """A draft model or head for one target."""
 
-    name: str
+    name: Name
     title: str
     method: Method
     target: str
@@ -207,9 +209,9 @@ class ChapterPlan(StrictModel):
 class Profile(StrictModel):
     """Hardware, target, engine, workloads and the grid of each chapter."""
 
-    name: str
+    name: Name
     title: str
-    evidence: Evidence
+    evidence: Literal["real", "shape"]
     hardware: Literal["cpu", "gpu"]
     target: str
     dtype: Dtype

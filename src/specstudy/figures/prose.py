@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specstudy.analysis import Cell, Speedup, best_per_load, scaling, speedups, time_shares, weight_read_gib_per_s
+from specstudy.catalog import load_target
+from specstudy.errors import ConfigError
 from specstudy.figures.picture import badge
 from specstudy.figures.tables import ratio_text, with_interval
 from specstudy.figures.text import NOTHING_TO_COMPARE, Text
@@ -27,6 +29,9 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     ]
     if used < len(good):
         lines.append(f"{len(good) - used} records of other allocations are on file and not used: they aren't comparable.")
+    note = _target_note(newest.target)
+    if note:
+        lines.append(f"The target: {note}")
     lines += [
         f"**Failed:** {record.method} at {_load_text(record)}, repeat {record.repeat + 1}: {(record.error or '').splitlines()[0]}"
         for record in records
@@ -34,6 +39,13 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     ]
     lines += [f"**Skipped line:** {line}" for line in skipped]
     return Text("\n\n".join(lines))
+
+
+def _target_note(name: str) -> str:
+    try:
+        return load_target(name).note
+    except ConfigError:
+        return ""  # records of somebody else's target
 
 
 def _load_text(record: Record) -> str:
@@ -90,15 +102,13 @@ def _speedup_text(one: Speedup) -> str:
 
 
 def _guess_text(one: Speedup) -> str:
-    """Acceptance against what a step delivers: a step without a draft counts in the second only."""
+    """Acceptance, and what a chunk holds: chunks of steps without a draft count in the second only."""
     length, delivered = one.cell.interval("acceptance_length"), one.cell.interval("tokens_per_chunk_mean")
     if length is None or delivered is None or length.estimate <= 1:
         return ""
-    drafted = min(1.0, (delivered.estimate - 1) / (length.estimate - 1))
     return (
-        f"{one.cell.variant.label} at {one.cell.load.label}: acceptance length {with_interval(length, 2)} in steps with a draft, about {drafted:.0%} of "
-        f"them; over all steps {with_interval(delivered, 2)} tokens each. Throughput is {one.ratio.estimate:.2f} of the baseline's, so a step takes "
-        f"{delivered.estimate / one.ratio.estimate:.2f} times as long."
+        f"{one.cell.variant.label} at {one.cell.load.label}: acceptance length {with_interval(length, 2)}, counted over the steps that had a draft; "
+        f"a chunk, the first of each answer included, holds {with_interval(delivered, 2)} tokens."
     )
 
 

@@ -70,7 +70,8 @@ def throughput_table(cells: Sequence[Cell]) -> Table:
     ]
     note = (
         "± is the half-width of the 95 % Student-t interval over repeats with other prompts. Others' CPU: processor time that neither the server nor "
-        "the load generator used; a busy machine makes a figure doubtful, whatever its interval."
+        "the load generator used; a busy machine makes a figure doubtful, whatever its interval. More than one token a chunk without speculation means that "
+        "chunks were merged before they were read: then trust TPOT, not the chunk gap."
     )
     return Table(pd.DataFrame(rows), cells[0].records[0].evidence, note)
 
@@ -109,7 +110,10 @@ def speedup_table(found: Sequence[Speedup]) -> Table | Text:
         }
         for one in found
     ]
-    note = "Ratio of repeats with the same prompts, geometric mean, 95 % interval. An interval that holds 1 is no difference."
+    note = (
+        "Ratio of repeats with the same prompts, geometric mean, 95 % interval. An interval that holds 1 is printed as no difference: neither gain "
+        "nor loss is shown, and its ends say what isn't excluded."
+    )
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
 
 

@@ -66,7 +66,11 @@ def load_records(path: Path) -> Loaded:
         return Loaded((), ())
     records: list[Record] = []
     skipped: list[BadLine] = []
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path} can't be read: {error.strerror}") from error
+    for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
         try:
@@ -103,8 +107,11 @@ class RecordStore:
         Raises StoreBusyError at once when another run holds it: two runs would also disturb
         each other's measurements.
         """
-        folder.mkdir(parents=True, exist_ok=True)
         records_path = folder / f"{chapter}.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreWriteError(f"{folder} can't be made: {error.strerror}") from None
         lock = FileLock(f"{records_path}.lock")
         try:
             lock.acquire(timeout=0)

@@ -104,8 +104,8 @@ def test_a_missing_field_is_named_and_the_others_are_counted(tmp_path: Path) -> 
 @pytest.mark.parametrize("ending", [".yaml", ".yml"])
 def test_a_profile_may_lie_anywhere_and_is_given_by_path(tiny_catalog: Path, tmp_path: Path, profile_with: ProfileWith, ending: str) -> None:
     path = tmp_path / f"mine{ending}"
-    path.write_text(yaml.safe_dump(profile_with(name="my own")))
-    assert load_profile(str(path)).name == "my own"
+    path.write_text(yaml.safe_dump(profile_with(name="my-own")))
+    assert load_profile(str(path)).name == "my-own"
 
 
 def test_a_profile_path_that_is_not_there_is_a_config_error(tiny_catalog: Path, tmp_path: Path) -> None:

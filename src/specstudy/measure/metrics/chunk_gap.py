@@ -1,7 +1,7 @@
-"""Chunk gap, ms: the pause between two chunks of one answer. Its p99 is the rejection tail.
+"""Chunk gap, ms: the pause between two chunks of one answer, as a reader sees it.
 
-A step whose drafts were all rejected costs as much as one whose drafts were taken, and delivers one token;
-a reader sees a pause. Read it together with tokens per chunk.
+A step whose drafts were all rejected takes as long as one whose drafts were taken, and delivers one token: rejection
+shows in the tokens per chunk, the cost of drafting in the gap. Other requests' prefills lengthen its tail too.
 """
 
 from specstudy.measure.metrics.timeline import Timeline
