@@ -57,7 +57,7 @@ def run_chapters(profile: Profile, profile_arg: str, results_dir: Path) -> None:
                 cwd=project_root(),
                 kernel_name="python3",
                 progress_bar=False,
-                extra_arguments=["--IPKernelApp.log_level=ERROR"],
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
                 stdout_file=sys.stdout,
             )
         except (PapermillExecutionError, CellExecutionError) as error:
