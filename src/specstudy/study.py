@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from specstudy.errors import ConfigError, SpecstudyError, StoreWriteError, Study
 from specstudy.measure import Sampling, gpu_identity, measure, record_of
 from specstudy.plan import START_GUESS_S, Cell, Plan, ServerPlan, cell_facts, chapter_plan, enough, expected_repeat_s, make_plan
 from specstudy.progress import Progress, Ticker, duration_text
-from specstudy.records import BadLine, Provenance, Record, RecordStore, load_records, load_requests, portable, provenance
+from specstudy.records import BadLine, Provenance, Record, RecordStore, load_records, load_requests, portable, provenance, without_port
 from specstudy.serving import ENGINES, Server, check_files, engine_named, launch
 
 LIVE_DIR = "results"
@@ -216,14 +215,6 @@ class _Run:
                 max_tokens = self._plan.profile.workloads[cell.workload].max_tokens
                 steps += [expected_repeat_s(cell, max_tokens, self._earlier)] * repeats
         return steps
-
-
-def without_port(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """`argv` less the port, which differs at each start."""
-    with contextlib.suppress(ValueError):
-        at = argv.index("--port")
-        return argv[:at] + argv[at + 2 :]
-    return argv
 
 
 def log_facts(log_path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from specstudy.analysis.stats import Interval, mean_interval
+from specstudy.records.provenance import without_port
 from specstudy.records.schema import P99_NEEDS, Record
 
 
@@ -127,10 +128,8 @@ def _same_configuration(records: Iterable[Record]) -> tuple[Record, ...]:
 
 
 def _configuration(record: Record) -> tuple[object, ...]:
-    argv = record.server_argv
-    at = argv.index("--port") if "--port" in argv else len(argv)
     what = record.evidence, record.target, record.engine_version, record.quantization, record.dtype, record.kv_cache_dtype
-    return argv[:at] + argv[at + 2 :], *what, record.num_prompts, record.max_tokens, record.temperature, record.dataset_sha256
+    return without_port(record.server_argv), *what, record.num_prompts, record.max_tokens, record.temperature, record.dataset_sha256
 
 
 def _order(cell: Cell) -> tuple[object, ...]:

@@ -1,6 +1,6 @@
 """What a measurement is: schema, append-only store, provenance."""
 
-from specstudy.records.provenance import Provenance, portable, provenance
+from specstudy.records.provenance import Provenance, portable, provenance, without_port
 from specstudy.records.schema import Evidence, Method, Pattern, Record, RequestRow, units_of
 from specstudy.records.store import BadLine, Loaded, RecordStore, load_records, load_requests
 
@@ -19,4 +19,5 @@ __all__ = [
     "portable",
     "provenance",
     "units_of",
+    "without_port",
 ]

@@ -86,3 +86,9 @@ def portable(argv: Sequence[str], cache_dir: Path) -> tuple[str, ...]:
             inside = re.compile(rf"{re.escape(folder)}(?=/|$|\")")
             shortened = [inside.sub(name, word) for word in shortened]
     return tuple(shortened)
+
+
+def without_port(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """`argv` less the port, which differs at each start: two servers that agree in the rest are one configuration."""
+    at = argv.index("--port") if "--port" in argv else len(argv)
+    return argv[:at] + argv[at + 2 :]
