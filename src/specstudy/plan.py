@@ -71,7 +71,7 @@ class Plan:
     pools: dict[str, Pool]
 
 
-def chapter_plan(profile: Profile, chapter: str) -> None:
+def check_chapter(profile: Profile, chapter: str) -> None:
     """Raises ConfigError for a chapter that the profile doesn't measure."""
     if chapter not in profile.chapters:
         raise ConfigError.unknown("chapter", chapter, profile.chapters)
@@ -82,7 +82,7 @@ def make_plan(profile: Profile, chapter: str, say: Say) -> Plan:
 
     Raises ConfigError or AssetError; nothing is started.
     """
-    chapter_plan(profile, chapter)
+    check_chapter(profile, chapter)
     wanted = profile.chapters[chapter]
     target = load_target(profile.target)
     folder = target_folder(target, say)

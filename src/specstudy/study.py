@@ -16,7 +16,7 @@ from specstudy.catalog import Profile, load_profile
 from specstudy.catalog.paths import cache_dir, project_root, recorded_dir
 from specstudy.errors import ConfigError, SpecstudyError, StoreWriteError, StudyError
 from specstudy.measure import Sampling, gpu_identity, measure, record_of
-from specstudy.plan import START_GUESS_S, Cell, Plan, ServerPlan, cell_facts, chapter_plan, enough, expected_repeat_s, make_plan
+from specstudy.plan import START_GUESS_S, Cell, Plan, ServerPlan, cell_facts, check_chapter, enough, expected_repeat_s, make_plan
 from specstudy.progress import Progress, Ticker, duration_text
 from specstudy.records import BadLine, Provenance, Record, RecordStore, load_records, load_requests, portable, provenance, without_port
 from specstudy.serving import ENGINES, Server, check_files, engine_named, launch
@@ -53,7 +53,7 @@ def open_study(chapter: str, profile: str = "cpu-smollm2", mode: str = "recorded
     if mode not in ("recorded", "live"):
         raise ConfigError.unknown("mode", mode, ("recorded", "live"))
     found = load_profile(profile)
-    chapter_plan(found, chapter)
+    check_chapter(found, chapter)
     if mode == "live":
         folder = Path(results_dir or LIVE_DIR).resolve()
         run_chapter(found, chapter, folder / found.name)
