@@ -58,7 +58,7 @@ fields: install
 	$(BIN)/specstudy fields > how-to/record-fields.md
 
 lock:  ## resolve requirements/cpu.lock anew
-	uv pip compile --universal --python-version 3.11 --extra cpu --extra book --extra dev --no-annotate pyproject.toml -o requirements/cpu.lock
+	uv pip compile --universal --python-version 3.11 --extra cpu --extra train --extra book --extra dev --no-annotate pyproject.toml -o requirements/cpu.lock
 
 clean:  ## remove what was built; results and the cache stay
 	rm -rf _build

@@ -14,9 +14,11 @@ from rich.table import Table as RichTable
 
 from specstudy import __version__
 from specstudy.catalog import Profile, cache_dir, load_draft, load_profile, load_target, names_in
+from specstudy.cli_drafts import app as drafts_app
 from specstudy.errors import ConfigError, SpecstudyError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure speculative decoding on live vLLM servers.", pretty_exceptions_enable=False)
+app.add_typer(drafts_app, name="drafts")
 DEFAULT_PROFILE = "cpu-smollm2"
 
 ProfileOption = Annotated[str, typer.Option(help="a name in data/profiles, or the path of a YAML file")]
@@ -107,14 +109,20 @@ def measure(
     profile: ProfileOption = DEFAULT_PROFILE,
     results_dir: ResultsOption = Path("results"),
     cell_budget_s: Annotated[float | None, typer.Option(min=1, help="seconds a cell may spend on repeats beyond the minimum, instead of the profile's")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="a method, draft or server like NAME-k3, to measure that part and the baseline; repeatable")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="say what would be measured and how long it would take, start nothing")] = False,
 ) -> None:
     """Measure one chapter's cells; a rerun goes on where an earlier one stopped."""
-    from specstudy.study import run_chapter
+    from specstudy.study import describe_chapter, run_chapter
 
     found = load_profile(profile)
     if cell_budget_s is not None:
         found = _with_budget(found, cell_budget_s)
-    run_chapter(found, chapter, results_dir.resolve() / found.name)
+    folder = results_dir.resolve() / found.name
+    if plan:
+        print(describe_chapter(found, chapter, folder, only or ()))
+        return
+    run_chapter(found, chapter, folder, only or ())
     _print_summary(found, results_dir, [chapter])
 
 

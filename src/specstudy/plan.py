@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ from specstudy.analysis.stats import mean_interval
 from specstudy.catalog import MethodSpec, Profile, load_draft, load_target
 from specstudy.catalog.assets import Say
 from specstudy.catalog.materialise import draft_folder, target_folder
-from specstudy.catalog.models import Measuring
+from specstudy.catalog.models import Arrivals, ChapterPlan, Measuring
 from specstudy.errors import ConfigError
 from specstudy.records import Pattern, Record
 from specstudy.serving import Deployment, deploy
-from specstudy.workloads import Arrival, Closed, Open, Pool, Prompt, build_pool, chat_token_counter, dataset, poisson, steps, trace
+from specstudy.workloads import Arrival, Closed, Open, Pool, Prompt, TokenCounter, build_pool, chat_token_counter, dataset, poisson, steps, trace
 
 # Fallback guesses for a machine that nobody has measured yet; the first step corrects them.
 START_GUESS_S, TPOT_GUESS_S = 60.0, 0.02
@@ -23,7 +23,7 @@ START_GUESS_S, TPOT_GUESS_S = 60.0, 0.02
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload at one load."""
+    """One workload at one load; `repeats` where there are to be exactly so many."""
 
     workload: str
     pattern: Pattern
@@ -32,6 +32,7 @@ class Cell:
     num_prompts: int
     warmups: int
     schedule: Open | None = None
+    repeats: int | None = None
 
     @property
     def label(self) -> str:
@@ -77,31 +78,59 @@ def check_chapter(profile: Profile, chapter: str) -> None:
         raise ConfigError.unknown("chapter", chapter, profile.chapters)
 
 
-def make_plan(profile: Profile, chapter: str, say: Say) -> Plan:
+def make_plan(profile: Profile, chapter: str, say: Say, names: Sequence[str] = ()) -> Plan:
     """Materialise what the chapter needs and lay out its servers, the baseline first.
 
-    Raises ConfigError or AssetError; nothing is started.
+    With `names` only the baseline and the servers whose method, draft or label is among them: what is measured
+    apart from its baseline can't be compared. Raises ConfigError or AssetError; nothing is started.
     """
     check_chapter(profile, chapter)
     wanted = profile.chapters[chapter]
     target = load_target(profile.target)
     folder = target_folder(target, say)
-    cells = tuple(_cells(profile, chapter))
     methods = sorted(wanted.methods, key=lambda spec: spec.method != "none")
-    servers = tuple(ServerPlan(deployment, cells) for spec in methods for deployment in _deployments(profile, spec, folder, say))
-    pools = {name: _pool(profile, name, folder, say) for name in wanted.workloads}
+    deployments = [deployment for spec in methods for deployment in _deployments(profile, spec, folder, say)]
+    servers = tuple(ServerPlan(deployment, _cells_of(profile, wanted, deployment)) for deployment in _only(deployments, names))
+    cells = dict.fromkeys(cell for server in servers for cell in server.cells)
+    count_tokens = chat_token_counter(folder)
+    pools = {name: _pool(profile, name, count_tokens, say) for name in dict.fromkeys(cell.workload for cell in cells)}
     for cell in cells:
         pool = pools[cell.workload]
         cell.prompts(pool, 0, profile.measuring.seed)  # too few prompts: refused now, not in mid-run
-        if cell.warmups + profile.measuring.min_repeats * cell.num_prompts > len(pool.prompts):
+        if cell.warmups + (cell.repeats or profile.measuring.min_repeats) * cell.num_prompts > len(pool.prompts):
             say(f"{cell.label}: {len(pool.prompts)} prompts are too few for repeats that share none; some will be measured more than once")
     return Plan(profile, chapter, servers, pools)
 
 
-def _cells(profile: Profile, chapter: str) -> Iterator[Cell]:
-    plan, rules = profile.chapters[chapter], profile.measuring
-    arrivals, warmups = plan.arrivals, 2 * rules.warmups_per_slot
-    for workload in plan.workloads:
+def _only(deployments: Sequence[Deployment], names: Sequence[str]) -> list[Deployment]:
+    known = {name for deployment in deployments for name in _names(deployment)}
+    for name in names:
+        if name not in known:
+            raise ConfigError.unknown("only", name, known)
+    return [one for one in deployments if not names or one.method == "none" or _names(one) & set(names)]
+
+
+def _names(deployment: Deployment) -> set[str]:
+    return {name for name in (deployment.method, deployment.draft, deployment.label) if name is not None}
+
+
+def _cells_of(profile: Profile, chapter: ChapterPlan, deployment: Deployment) -> tuple[Cell, ...]:
+    """The chapter's loads, then those of the sections that want this server; a load that two of them name comes once."""
+    rules = profile.measuring
+    cells = list(_cells(rules, chapter.workloads, chapter.arrivals))
+    for section in chapter.sections:
+        if section.wants(deployment.method, deployment.draft, deployment.num_speculative_tokens):
+            own = rules if section.prompts_per_slot is None else rules.model_copy(update={"prompts_per_slot": section.prompts_per_slot})
+            cells += [replace(cell, repeats=section.repeats) for cell in _cells(own, section.workloads, section.arrivals)]
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(cell.label, cell)
+    return tuple(first.values())
+
+
+def _cells(rules: Measuring, workloads: Sequence[str], arrivals: Arrivals) -> Iterator[Cell]:
+    warmups = 2 * rules.warmups_per_slot
+    for workload in workloads:
         for c in arrivals.concurrencies:
             yield Cell(workload, "closed", c, None, rules.prompts_per_slot * c, rules.warmups_per_slot * c)
         for rate in arrivals.request_rates:
@@ -144,7 +173,7 @@ def deployment_of(profile: Profile, target_path: str, **method: object) -> Deplo
     )
 
 
-def _pool(profile: Profile, name: str, folder: Path, say: Say) -> Pool:
+def _pool(profile: Profile, name: str, count_tokens: TokenCounter, say: Say) -> Pool:
     spec = profile.workloads[name]
     if spec.max_prompt_tokens + spec.max_tokens > profile.engine.max_model_len:
         raise ConfigError(
@@ -153,7 +182,7 @@ def _pool(profile: Profile, name: str, folder: Path, say: Say) -> Pool:
     pool = build_pool(
         name,
         dataset(spec.dataset, spec.path, say),
-        count_tokens=chat_token_counter(folder),
+        count_tokens=count_tokens,
         min_tokens=spec.min_prompt_tokens,
         max_tokens=spec.max_prompt_tokens,
     )
@@ -187,13 +216,16 @@ def cell_facts(plan: Plan, deployment: Deployment, cell: Cell) -> dict[str, Any]
     }
 
 
-def enough(rules: Measuring, repeats: Sequence[Record]) -> bool:
+def enough(rules: Measuring, cell: Cell, repeats: Sequence[Record]) -> bool:
     """Whether a cell needs no further repeat.
 
-    At least min_repeats; then until the 95 % interval of throughput is narrow enough, max_repeats are done, or
-    one more would pass the cell's time budget. It looks at records alone, so a rerun decides as the run did.
+    As many as the cell itself asks for, if it does. Otherwise at least min_repeats; then until the 95 % interval
+    of throughput is narrow enough, max_repeats are done, or one more would pass the cell's time budget. It looks
+    at records alone, so a rerun decides as the run did.
     """
     n = len(repeats)
+    if cell.repeats is not None:
+        return n >= cell.repeats
     if n < rules.min_repeats:
         return False
     if n >= rules.max_repeats or mean_interval([record.output_tokens_per_s or 0.0 for record in repeats]).half_width_share <= rules.target_interval:
@@ -203,15 +235,16 @@ def enough(rules: Measuring, repeats: Sequence[Record]) -> bool:
 
 
 def expected_repeat_s(cell: Cell, max_tokens: int, earlier: Sequence[Record]) -> float:
-    """Expected seconds of one repeat with its warm-up: what the same load took before, else a guess."""
-    same = [
-        r.duration_s
-        for r in earlier
-        if r.duration_s and (r.workload, r.concurrency, r.request_rate, r.num_prompts) == (cell.workload, cell.concurrency, cell.request_rate, cell.num_prompts)
-    ]
+    """Expected seconds of one repeat with its warm-up: what this load took before, else what its like took a token, else a guess."""
     share = 1 + cell.warmups / cell.num_prompts
+    load = (cell.workload, cell.concurrency, cell.request_rate, cell.num_prompts)
+    same = [r.duration_s for r in earlier if r.duration_s and (r.workload, r.concurrency, r.request_rate, r.num_prompts, r.max_tokens) == (*load, max_tokens)]
     if same:
         return share * sum(same) / len(same)
     if cell.request_rate:
         return share * cell.num_prompts / cell.request_rate
-    return share * cell.num_prompts / (cell.concurrency or 1) * max_tokens * TPOT_GUESS_S
+    closed = [r for r in earlier if r.duration_s and r.concurrency]
+    like = [r for r in closed if r.concurrency == cell.concurrency] or closed
+    slot_token_s = [(r.duration_s or 0.0) * (r.concurrency or 1) / (r.num_prompts * r.max_tokens) for r in like]
+    each_s = sum(slot_token_s) / len(slot_token_s) if slot_token_s else TPOT_GUESS_S
+    return share * cell.num_prompts / (cell.concurrency or 1) * max_tokens * each_s

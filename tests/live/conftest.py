@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,13 @@ from tests.standin.engine import standin_engine, survivors
 
 from specstudy.catalog import load_target
 from specstudy.catalog.materialise import target_folder
+from specstudy.measure import StreamClient, drive, run_async
 from specstudy.serving import ENGINES, Deployment, Server, deploy, launch
+from specstudy.workloads import Closed, Prompt, chat_token_counter, dataset
 
 TARGET = "smollm2-135m-instruct"
 START_TIMEOUT_S = 300
+MAX_TOKENS = 48
 Make = Callable[..., Deployment]
 
 
@@ -61,3 +65,27 @@ def server(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture
 def log_path(tmp_path: Path) -> Path:
     return tmp_path / "server.log"
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[Prompt]:
+    """Eight of HumanEval and eight of MT-Bench, of at most 400 tokens."""
+    count = chat_token_counter(target_folder(load_target(TARGET)))
+    short = [(prompt for prompt in dataset(name) if count(prompt.as_messages()) <= 400) for name in ("humaneval", "mtbench")]
+    return [prompt for each in short for prompt in itertools.islice(each, 8)]
+
+
+def greedy(server: Server, prompts: list[Prompt]) -> list[list[int]]:
+    async def run() -> list[list[int]]:
+        async with StreamClient(server.base_url, server.model, want_token_ids=True) as client:
+            load = await drive(client, [client.body(prompt, max_tokens=MAX_TOKENS, temperature=0, seed=0) for prompt in prompts], Closed(4))
+        assert [outcome.error for outcome in load.outcomes] == [None] * len(prompts)
+        assert [len(outcome.token_ids) for outcome in load.outcomes] == [outcome.completion_tokens for outcome in load.outcomes]
+        return [outcome.token_ids for outcome in load.outcomes]
+
+    return run_async(run())
+
+
+@pytest.fixture(scope="session")
+def baseline(vllm_server: Server, prompts: list[Prompt]) -> list[list[int]]:
+    return greedy(vllm_server, prompts)

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.conftest import greedy
 
-from specstudy.catalog import load_draft, load_target
-from specstudy.catalog.materialise import draft_folder, target_folder
-from specstudy.measure import StreamClient, drive, read_counters, run_async
+from specstudy.catalog import load_draft
+from specstudy.catalog.materialise import draft_folder
+from specstudy.measure import read_counters
 from specstudy.serving import Deployment, Server, launch
-from specstudy.workloads import Closed, Prompt, chat_token_counter, dataset
+from specstudy.workloads import Prompt
 
 pytestmark = pytest.mark.live
 
-MAX_TOKENS = 48
 DRAFT = "smollm2-135m-pruned"
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 DRAFT_MODEL = {"method": "draft_model", "draft": DRAFT, "num_speculative_tokens": 2}
-
-
-@pytest.fixture(scope="module")
-def prompts() -> list[Prompt]:
-    """Eight of HumanEval and eight of MT-Bench, of at most 400 tokens."""
-    count = chat_token_counter(target_folder(load_target("smollm2-135m-instruct")))
-    short = [(prompt for prompt in dataset(name) if count(prompt.as_messages()) <= 400) for name in ("humaneval", "mtbench")]
-    return [prompt for each in short for prompt in itertools.islice(each, 8)]
-
-
-def greedy(server: Server, prompts: list[Prompt]) -> list[list[int]]:
-    async def run() -> list[list[int]]:
-        async with StreamClient(server.base_url, server.model, want_token_ids=True) as client:
-            load = await drive(client, [client.body(prompt, max_tokens=MAX_TOKENS, temperature=0, seed=0) for prompt in prompts], Closed(4))
-        assert [outcome.error for outcome in load.outcomes] == [None] * len(prompts)
-        assert [len(outcome.token_ids) for outcome in load.outcomes] == [outcome.completion_tokens for outcome in load.outcomes]
-        return [outcome.token_ids for outcome in load.outcomes]
-
-    return run_async(run())
-
-
-@pytest.fixture(scope="module")
-def baseline(vllm_server: Server, prompts: list[Prompt]) -> list[list[int]]:
-    return greedy(vllm_server, prompts)
 
 
 def test_the_baseline_repeats_itself(vllm_server: Server, prompts: list[Prompt], baseline: list[list[int]]) -> None:

@@ -1,4 +1,4 @@
-"""Is it faster? A method against the baseline of the same allocation, with an interval and a verdict."""
+"""Is it faster? A method against the baseline, or another method, of the same allocation, with an interval and a verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ FLAG_BELOW = 0.95
 
 @dataclass(frozen=True)
 class Speedup:
-    """Throughput of `cell` over its baseline's, paired by repeat: the same prompts on both sides."""
+    """Throughput of `cell` over its baseline's, paired by repeat: the same prompts on both sides.
+
+    The baseline is the server without speculation, or the method that `cell` is compared with.
+    """
 
     cell: Cell
     baseline: Cell
@@ -46,16 +49,27 @@ def speedups(cells: Sequence[Cell]) -> list[Speedup]:
         baseline = baseline_of(cell, cells)
         if cell.variant.method == "none" or baseline is None:
             continue
-        ours, theirs = _by_repeat(cell), _by_repeat(baseline)
-        shared = sorted(ours.keys() & theirs.keys())
-        if shared:
-            ratio = paired_ratio([ours[repeat] for repeat in shared], [theirs[repeat] for repeat in shared])
-            found.append(Speedup(cell, baseline, ratio))
+        speedup = against(cell, baseline)
+        if speedup is not None:
+            found.append(speedup)
     return found
 
 
-def _by_repeat(cell: Cell) -> dict[int, float]:
-    return {record.repeat: record.output_tokens_per_s for record in cell.records if record.output_tokens_per_s}
+def against(cell: Cell, baseline: Cell) -> Speedup | None:
+    """`cell` over `baseline`, on the repeats that both have; None if they share none."""
+    pairs = paired(cell, baseline, "output_tokens_per_s")
+    return Speedup(cell, baseline, paired_ratio(*pairs)) if pairs else None
+
+
+def paired(cell: Cell, other: Cell, field: str) -> tuple[list[float], list[float]] | None:
+    """Values of a record's field on both sides, repeat by repeat; None where no repeat has both above 0."""
+    ours, theirs = _by_repeat(cell, field), _by_repeat(other, field)
+    shared = sorted(ours.keys() & theirs.keys())
+    return ([ours[repeat] for repeat in shared], [theirs[repeat] for repeat in shared]) if shared else None
+
+
+def _by_repeat(cell: Cell, field: str) -> dict[int, float]:
+    return {record.repeat: float(value) for record in cell.records if (value := getattr(record, field))}
 
 
 def best_per_load(found: Sequence[Speedup]) -> list[Speedup]:

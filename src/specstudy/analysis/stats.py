@@ -1,4 +1,4 @@
-"""Intervals: Student's t for a mean, and for the ratio of two measured on the same prompts."""
+"""Intervals: Student's t for a mean, and for the ratio of two, measured on the same prompts or on others."""
 
 from __future__ import annotations
 
@@ -53,3 +53,25 @@ def paired_ratio(method: Sequence[float], baseline: Sequence[float]) -> Interval
         raise ValueError("a ratio needs values above 0")
     of_log = mean_interval([float(np.log(a / b)) for a, b in zip(method, baseline, strict=True)])
     return Interval(float(np.exp(of_log.estimate)), float(np.exp(of_log.low)), float(np.exp(of_log.high)), of_log.n)
+
+
+def unpaired_ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """Ratio of geometric means with Welch's t interval of its logarithm: for repeats that share no prompts.
+
+    `n` is the smaller number of repeats; with one on either side there is no interval. Raises ValueError when a side
+    is empty or a value isn't above 0.
+    """
+    if not above or not below:
+        raise ValueError("a ratio needs at least one value on both sides")
+    if min([*above, *below]) <= 0:
+        raise ValueError("a ratio needs values above 0")
+    a, b = np.log(above), np.log(below)
+    difference, n = float(a.mean() - b.mean()), min(len(a), len(b))
+    if n == 1:
+        return Interval(float(np.exp(difference)), float("nan"), float("nan"), 1)
+    parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
+    if parts.sum() == 0:
+        return Interval(float(np.exp(difference)), float(np.exp(difference)), float(np.exp(difference)), n)
+    degrees = parts.sum() ** 2 / (parts**2 / (np.array([len(a), len(b)]) - 1)).sum()  # Welch and Satterthwaite
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees) * np.sqrt(parts.sum()))
+    return Interval(float(np.exp(difference)), float(np.exp(difference - half)), float(np.exp(difference + half)), n)

@@ -8,7 +8,7 @@ from typing import Any
 
 from specstudy.catalog.assets import Say, once, silent, wheel_file
 from specstudy.catalog.load import load_target
-from specstudy.catalog.models import Draft, FolderSource, GgufSource, HubSource, PrunedSource, Target
+from specstudy.catalog.models import Draft, FolderSource, GgufSource, HubSource, PackedSource, PrunedSource, Target
 from specstudy.catalog.paths import cache_dir, project_root
 from specstudy.errors import AssetError
 
@@ -28,7 +28,24 @@ def draft_folder(draft: Draft, say: Say = silent) -> Path:
     if isinstance(source, PrunedSource):
         pruned = source
         return once(cache_dir() / "drafts" / draft.name, lambda scratch: _prune(pruned, scratch, say))
+    if isinstance(source, PackedSource):
+        return _unpacked(draft, source, say)
     return _elsewhere(source, draft.name, say)
+
+
+def _unpacked(draft: Draft, source: PackedSource, say: Say) -> Path:
+    """The packed file's hash is part of the folder's name: a head that changed is unpacked anew."""
+    from specstudy.catalog.packed import packed_sha256, unpack_head
+
+    folder = project_root() / source.path
+    digest = packed_sha256(folder)
+
+    def make(scratch: Path) -> None:
+        target = target_folder(load_target(draft.target), say)
+        say(f"unpacking {draft.name} to bfloat16")
+        unpack_head(folder, target, scratch)
+
+    return once(cache_dir() / "drafts" / f"{draft.name}-{digest[:16]}", make)
 
 
 def _elsewhere(source: HubSource | FolderSource, name: str, say: Say) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -57,6 +57,13 @@ class FolderSource(StrictModel):
     path: str
 
 
+class PackedSource(StrictModel):
+    """A head kept in the checkout in 8 and 4 bits, unpacked once; `drafts pack` writes it."""
+
+    kind: Literal["packed"]
+    path: str = Field(description="its folder, from the checkout's")
+
+
 class PrunedSource(StrictModel):
     """Some layers of a target, everything else shared: a draft model without training."""
 
@@ -72,7 +79,7 @@ class PrunedSource(StrictModel):
 
 
 TargetSource = Annotated[GgufSource | HubSource | FolderSource, Field(discriminator="kind")]
-DraftSource = Annotated[PrunedSource | HubSource | FolderSource, Field(discriminator="kind")]
+DraftSource = Annotated[PackedSource | PrunedSource | HubSource | FolderSource, Field(discriminator="kind")]
 
 
 class Target(StrictModel):
@@ -119,7 +126,7 @@ class Engine(StrictModel):
 class WorkloadSpec(StrictModel):
     """A pool of prompts."""
 
-    dataset: str = Field(description="sharegpt, humaneval, mtbench, gsm8k or domain")
+    dataset: str = Field(description="sharegpt, sharegpt_long, humaneval, mtbench, gsm8k or domain")
     path: str | None = Field(default=None, description="domain only: a JSONL file")
     min_prompt_tokens: int = Field(default=1, ge=1)
     max_prompt_tokens: int = Field(gt=0)
@@ -184,11 +191,42 @@ class Measuring(StrictModel):
     target_interval: float = Field(default=0.03, gt=0, description="stop when the half-width of the 95 % interval is this share of the mean")
     cell_budget_s: float | None = Field(default=None, gt=0, description="add no repeat beyond min_repeats that would pass this time")
     max_schedule_lag_ms: float = Field(default=50, gt=0, description="open loop: refuse a run whose p99 lag is above")
+    servers_at_once: int = Field(default=1, ge=1, description="servers started side by side; they are measured one after the other, the rest idle")
 
     @model_validator(mode="after")
     def _repeats(self) -> Measuring:
         if self.max_repeats < self.min_repeats:
             raise ConfigError("max_repeats", self.max_repeats, f"at least min_repeats, {self.min_repeats}")
+        return self
+
+
+class Section(StrictModel):
+    """Further loads for some of a chapter's servers: no server is started for them.
+
+    An empty `methods`, `drafts` or `num_speculative_tokens` means every one. Acceptance needs no baseline, so
+    that one is left out unless `baseline` asks for it.
+    """
+
+    workloads: tuple[str, ...] = Field(min_length=1)
+    arrivals: Arrivals
+    methods: tuple[Method, ...] = ()
+    drafts: tuple[str, ...] = ()
+    num_speculative_tokens: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    baseline: bool = False
+    prompts_per_slot: int | None = Field(default=None, ge=3, description="instead of the profile's")
+    repeats: int | None = Field(default=None, ge=2, description="exactly so many, instead of the profile's rule")
+
+    def wants(self, method: Method, draft: str | None, num_speculative_tokens: int | None) -> bool:
+        """Whether a server of the chapter gets these loads."""
+        if method == "none":
+            return self.baseline
+        named = (not self.methods or method in self.methods) and (not self.drafts or draft in self.drafts)
+        return named and (not self.num_speculative_tokens or num_speculative_tokens in self.num_speculative_tokens)
+
+    @model_validator(mode="after")
+    def _baseline_by_its_own_switch(self) -> Section:
+        if "none" in self.methods:
+            raise ConfigError("methods", list(self.methods), "methods with a draft of tokens; baseline: true adds the baseline")
         return self
 
 
@@ -198,12 +236,35 @@ class ChapterPlan(StrictModel):
     workloads: tuple[str, ...] = Field(min_length=1)
     arrivals: Arrivals
     methods: tuple[MethodSpec, ...] = Field(min_length=1)
+    sections: tuple[Section, ...] = Field(default=(), description="further loads for some of these methods")
+
+    @property
+    def all_workloads(self) -> tuple[str, ...]:
+        """Names of the workloads of chapter and sections, each once."""
+        return tuple(dict.fromkeys([*self.workloads, *(name for section in self.sections for name in section.workloads)]))
 
     @model_validator(mode="after")
     def _has_a_baseline(self) -> ChapterPlan:
         if not any(spec.method == "none" for spec in self.methods):
             raise ConfigError("methods", [spec.method for spec in self.methods], "must hold none: a chapter measures its own baseline")
         return self
+
+    @model_validator(mode="after")
+    def _sections_have_servers(self) -> ChapterPlan:
+        for number, section in enumerate(self.sections):
+            field = f"sections.{number}"
+            _known(f"{field}.methods", section.methods, {spec.method for spec in self.methods})
+            _known(f"{field}.drafts", section.drafts, {spec.draft for spec in self.methods if spec.draft is not None})
+            ks = {k for spec in self.methods for k in spec.num_speculative_tokens if section.wants(spec.method, spec.draft, k)}
+            if not ks:
+                raise ConfigError(field, section.num_speculative_tokens or None, "at least one method, draft and K of the chapter")
+        return self
+
+
+def _known(field: str, given: tuple[str, ...], known: set[Any]) -> None:
+    for name in given:
+        if name not in known:
+            raise ConfigError.unknown(field, name, known)
 
 
 class Profile(StrictModel):
@@ -223,7 +284,7 @@ class Profile(StrictModel):
     @model_validator(mode="after")
     def _workloads_exist(self) -> Profile:
         for chapter, plan in self.chapters.items():
-            for name in plan.workloads:
+            for name in plan.all_workloads:
                 if name not in self.workloads:
                     raise ConfigError.unknown(f"chapters.{chapter}.workloads", name, self.workloads)
         return self

@@ -1,29 +1,76 @@
 """Tables to figures."""
 
-from specstudy.figures.picture import Picture, badge
-from specstudy.figures.plots import acceptance_by_position, speedup, throughput, where_time_goes
-from specstudy.figures.prose import baseline_conclusion, headline, source_note, speculation_conclusion
+from specstudy.figures.acceptance import (
+    acceptance_by_context,
+    acceptance_by_position,
+    acceptance_by_workload,
+    context_table,
+    drift_conclusion,
+    position_table,
+    workload_table,
+)
+from specstudy.figures.costs import change_text, cost_conclusion, latency_change_table, memory_table, rejection_table
+from specstudy.figures.parallel import best_k_ratio, best_speedup, published_ratio, ratio_map, step_time
+from specstudy.figures.parallel_tables import best_k_table, drafting_table, inflection_table, parallel_conclusion, same_k_table
+from specstudy.figures.picture import Panels, Picture, badge
+from specstudy.figures.plots import speedup, throughput, where_time_goes
+from specstudy.figures.prose import baseline_conclusion, engine_note, headline, source_note, speculation_conclusion
+from specstudy.figures.published import (
+    published_acceptance_figure,
+    published_acceptance_table,
+    published_heads_table,
+    published_peagle_table,
+    silent_killers_table,
+)
 from specstudy.figures.tables import Table, acceptance_table, latency_table, ratio_text, speedup_table, throughput_table, versions_table, with_interval
 from specstudy.figures.text import Text
 
 __all__ = [
+    "Panels",
     "Picture",
     "Table",
     "Text",
+    "acceptance_by_context",
     "acceptance_by_position",
+    "acceptance_by_workload",
     "acceptance_table",
     "badge",
     "baseline_conclusion",
+    "best_k_ratio",
+    "best_k_table",
+    "best_speedup",
+    "change_text",
+    "context_table",
+    "cost_conclusion",
+    "drafting_table",
+    "drift_conclusion",
+    "engine_note",
     "headline",
+    "inflection_table",
+    "latency_change_table",
     "latency_table",
+    "memory_table",
+    "parallel_conclusion",
+    "position_table",
+    "published_acceptance_figure",
+    "published_acceptance_table",
+    "published_heads_table",
+    "published_peagle_table",
+    "published_ratio",
+    "ratio_map",
     "ratio_text",
+    "rejection_table",
+    "same_k_table",
+    "silent_killers_table",
     "source_note",
     "speculation_conclusion",
     "speedup",
     "speedup_table",
+    "step_time",
     "throughput",
     "throughput_table",
     "versions_table",
     "where_time_goes",
     "with_interval",
+    "workload_table",
 ]

@@ -22,7 +22,8 @@ STYLE: dict[str, tuple[str, str]] = {
     "draft_model": ("#E69F00", "D"),
     "eagle3": ("#009E73", "^"),
     "peagle": ("#CC79A7", "P"),
-    "dflash": ("#D55E00", "X"),
+    "eagle3.1": ("#D55E00", "v"),
+    "dflash": ("#8a6d00", "X"),
 }
 BADGES: dict[Evidence, tuple[str, str]] = {
     "real": ("#00664a", "real weights, acceptance measured"),
@@ -54,10 +55,10 @@ def badge(evidence: Evidence) -> str:
     )
 
 
-def canvas() -> tuple[Figure, Axes]:
-    """An empty figure in the book's style, without pyplot's global state."""
+def canvas(height_in: float = SIZE_IN[1]) -> tuple[Figure, Axes]:
+    """An empty figure in the book's style, without pyplot's global state; as wide as all, `height_in` inches high."""
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=SIZE_IN, layout="constrained")
+        figure = Figure(figsize=(SIZE_IN[0], height_in), layout="constrained")
         return figure, figure.add_subplot()
 
 
@@ -89,3 +90,17 @@ class Picture:
 
     def __repr__(self) -> str:
         return f"Picture: {self.question} {self.alt}"
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Figures side by side, each with its own evidence; on a phone they stand one below the other."""
+
+    pictures: tuple[Picture, ...]
+
+    def _repr_html_(self) -> str:
+        inner = "".join(f'<div style="flex:1 1 300px;min-width:0">{picture._repr_html_()}</div>' for picture in self.pictures)
+        return f'<div style="display:flex;flex-wrap:wrap;gap:12px">{inner}</div>'
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.pictures))

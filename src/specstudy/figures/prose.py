@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specstudy.analysis import Cell, Speedup, best_per_load, scaling, speedups, time_shares, weight_read_gib_per_s
+from specstudy.analysis import Cell, Speedup, best_per_load, families, of_main_workload, scaling, speedups, time_shares, weight_read_gib_per_s
 from specstudy.catalog import load_target
 from specstudy.errors import ConfigError
 from specstudy.figures.picture import badge
 from specstudy.figures.tables import ratio_text, with_interval
-from specstudy.figures.text import NOTHING_TO_COMPARE, Text
+from specstudy.figures.text import NO_RECORDS, NOTHING_TO_COMPARE, Text
 from specstudy.records.schema import Evidence, Record
 
 
@@ -54,6 +54,8 @@ def _load_text(record: Record) -> str:
 
 def baseline_conclusion(cells: Sequence[Cell]) -> Text:
     """What the server delivers without speculation, and what limits it."""
+    if not cells:
+        return NO_RECORDS
     baseline = [cell for cell in cells if cell.variant.method == "none"]
     lines = []
     gained = scaling(baseline)
@@ -121,11 +123,28 @@ def _tail_text(cells: Sequence[Cell]) -> str:
     return f"99th percentile of the pause between chunks at {cells[0].load.label}: {', '.join(parts)}." if parts else ""
 
 
+def engine_note(cells: Sequence[Cell]) -> Text:
+    """Which model runner and which scheduling each method ran on: a ratio across two of them measures that too."""
+    runners: dict[str, list[str]] = {}
+    for family in families(cells):
+        records = [record for cell in cells if (cell.variant.method, cell.variant.draft) == (family.method, family.draft) for record in cell.records]
+        names = sorted({f"model runner {record.model_runner}" if record.model_runner else "an unnamed model runner" for record in records})
+        schedules = sorted({SCHEDULING[record.async_scheduling] for record in records})
+        runners.setdefault(" and ".join(names) + ", " + " and ".join(schedules), []).append(family.label)
+    if len(runners) == 1:
+        return Text(f"All methods ran on {next(iter(runners))}.")
+    told = "; ".join(f"{', '.join(names)}: {runner}" for runner, names in runners.items())
+    return Text(f"**Not all methods ran on the same engine settings**, and a ratio across two of them measures that too. {told}.")
+
+
+SCHEDULING = {True: "asynchronous scheduling", False: "synchronous scheduling", None: "scheduling not stated in the log"}
+
+
 def headline(found: Mapping[str, tuple[Evidence, Sequence[Cell]]]) -> Text:
     """The best measured speedup of each profile (title -> evidence and cells); says so where nothing pays."""
     lines = []
     for title, (evidence, cells) in found.items():
-        best = best_per_load(speedups(cells))
+        best = best_per_load(speedups(of_main_workload(cells)))
         if not best:
             continue
         paying = [one for one in best if one.verdict == "faster"]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from specstudy.analysis import Cell, Interval, Speedup
 from specstudy.figures.picture import badge
-from specstudy.figures.text import NOTHING_TO_COMPARE, Text
+from specstudy.figures.text import NO_RECORDS, NOTHING_TO_COMPARE, Text
 from specstudy.records.provenance import package_versions
 from specstudy.records.schema import P99_NEEDS, Evidence
 
@@ -53,8 +53,10 @@ class Table:
         return self.frame.to_string(index=False) + (f"\n{self.note}" if self.note else "")
 
 
-def throughput_table(cells: Sequence[Cell]) -> Table:
+def throughput_table(cells: Sequence[Cell]) -> Table | Text:
     """Throughput with its interval, repeats and requests of each cell."""
+    if not cells:
+        return NO_RECORDS
     rows = [
         {
             "method": cell.variant.label,
@@ -80,8 +82,10 @@ def _percent(interval: Interval | None) -> str:
     return DASH if interval is None else f"{interval.estimate:.0%}"
 
 
-def latency_table(cells: Sequence[Cell]) -> Table:
+def latency_table(cells: Sequence[Cell]) -> Table | Text:
     """p50 and p99 of TTFT, TPOT, E2E and the chunk gap, over the requests of all repeats."""
+    if not cells:
+        return NO_RECORDS
     metrics = (("TTFT", "ttft_ms", 0), ("TPOT", "tpot_ms", 1), ("E2E", "e2e_ms", 0), ("chunk gap", "chunk_gap_ms", 1))
     rows = []
     for cell in cells:
@@ -117,8 +121,10 @@ def speedup_table(found: Sequence[Speedup]) -> Table | Text:
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
 
 
-def acceptance_table(cells: Sequence[Cell]) -> Table:
+def acceptance_table(cells: Sequence[Cell]) -> Table | Text:
     """Acceptance length and rate, and acceptance per position, of each cell with speculation."""
+    if not cells:
+        return NO_RECORDS
     rows = []
     for cell in cells:
         length = cell.interval("acceptance_length")

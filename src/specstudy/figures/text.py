@@ -19,3 +19,14 @@ class Text:
 
 
 NOTHING_TO_COMPARE = Text("*No method has a good repeat beside a baseline of the same allocation, so there is nothing to compare.*")
+NO_RECORDS = Text("*No records, so there is nothing to show here.*")
+
+
+def not_measured(what: str) -> Text:
+    """Said in place of a figure or table whose records aren't there."""
+    return Text(f"*{what} wasn't measured under this profile.*")
+
+
+def bullets(lines: list[str]) -> Text:
+    """A list; lines that say nothing are left out."""
+    return Text("\n".join(f"- {line}" for line in lines if line))

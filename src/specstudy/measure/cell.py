@@ -188,7 +188,8 @@ def _counted(change: Counters) -> dict[str, Any]:
 def _gpu(samples: GpuSamples, load: Load) -> dict[str, Any]:
     identity = gpu_identity()
     tokens = sum(outcome.completion_tokens or 0 for outcome in load.outcomes)
-    return {"gpu": identity.label if identity else None, "driver": identity.driver if identity else None, **samples.figures(tokens)}
+    named = {"gpu": identity.label, "gpu_uuids": identity.uuids, "driver": identity.driver} if identity else {}
+    return {**named, **samples.figures(tokens)}
 
 
 def _row(record_id: str, index: int, prompt: Prompt, load: Load) -> RequestRow:

@@ -71,7 +71,20 @@ def _handles() -> list[Any]:
     names = [name.strip() for name in visible.split(",") if name.strip()]
     if "-1" in names:  # CUDA's way to hide them all
         return []
-    return [pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name) for name in names]
+    return [_handle(name, count) for name in names]
+
+
+def _handle(name: str, count: int) -> Any:
+    """The device that CUDA_VISIBLE_DEVICES means by `name`: an index, a UUID or the beginning of one."""
+    import pynvml
+
+    if name.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    for index in range(count):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        if _text(pynvml.nvmlDeviceGetUUID(handle)).startswith(name):
+            return handle
+    return pynvml.nvmlDeviceGetHandleByUUID(name)  # a MIG slice has its own
 
 
 def _text(value: Any) -> str:

@@ -56,6 +56,7 @@ class Record(BaseModel):
     engine: str = stated("Serving engine")
     engine_version: str = stated("Its version, as installed")
     model_runner: str | None = measured("vLLM's model runner, V1 or V2, where its log names one; methods compare fairly on the same one only", "")
+    async_scheduling: bool | None = measured("Whether the engine schedules the next step while one runs, where its log says so", "")
     method: Method = stated("Speculation method; none is the baseline")
     draft: str | None = measured("Draft model or head", "")
     num_speculative_tokens: int | None = measured("K: tokens drafted per step", "tokens")
@@ -105,6 +106,7 @@ class Record(BaseModel):
     acceptance_per_position: tuple[float, ...] | None = measured("Accepted at position i over drafts, i = 1 to K", "fraction")
 
     gpu: str | None = measured("GPU name and count; none for a CPU run", "")
+    gpu_uuids: tuple[str, ...] | None = measured("UUIDs of the GPUs that the server could use, and that were sampled", "")
     gpu_utilization_mean: float | None = measured("NVML utilisation, mean", "%")
     gpu_memory_peak_gib: float | None = measured("NVML memory in use, peak", "GiB")
     gpu_power_w_mean: float | None = measured("NVML power, mean", "W")
@@ -112,7 +114,14 @@ class Record(BaseModel):
     gpu_temperature_c_max: float | None = measured("NVML temperature, maximum", "°C")
     energy_j_per_token: float | None = measured("GPU energy over output tokens, whole load", "J/token")
     kv_cache_tokens: int | None = measured("Tokens that the KV cache holds, from the server's log", "tokens")
-    weights_gib: float | None = measured("Model weights in memory, from the server's log; on a CPU the checkpoint's size", "GiB")
+    weights_gib: float | None = measured("Model weights in memory with the draft's, from the server's log; on a CPU the checkpoints' size", "GiB")
+    draft_weights_gib: float | None = measured("Size of the draft's weight files; what it shares with the target isn't in them", "GiB")
+    idle_neighbours: int = Field(
+        default=0,
+        ge=0,
+        description="Other servers that stood idle on the same device meanwhile; with any, GPU memory isn't this server's alone and is left out",
+        json_schema_extra={"unit": "count"},
+    )
 
     git_sha: str = stated("Commit of this project; -dirty with uncommitted changes")
     packages: dict[str, str] = stated("Versions of the packages that matter")

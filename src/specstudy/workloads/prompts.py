@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from specstudy.errors import ConfigError
@@ -20,9 +22,10 @@ EVALUATION_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Prompt:
-    """The messages of one request."""
+    """The messages of one request, and for one of several beginnings of a conversation that one's name."""
 
     messages: tuple[tuple[str, str], ...]
+    conversation: str | None = field(default=None, compare=False)
 
     @classmethod
     def user(cls, text: str) -> Prompt:
@@ -74,20 +77,37 @@ class Pool:
 
 
 def build_pool(name: str, prompts: Iterable[Prompt], *, count_tokens: TokenCounter, min_tokens: int, max_tokens: int) -> Pool:
-    """Drop duplicates and prompts outside [min_tokens, max_tokens], and say how many of each."""
+    """Drop duplicates and prompts outside [min_tokens, max_tokens], and say how many of each.
+
+    Beginnings of one conversation count as one: the shortest that is long enough is taken if it isn't too long.
+    """
+
+    def length(prompt: Prompt) -> int:
+        return count_tokens(prompt.as_messages())
+
     read = duplicates = out_of_length = 0
     kept: dict[str, Prompt] = {}
     seen: set[str] = set()
-    for prompt in prompts:
+    for group in _conversations(prompts):
         read += 1
-        if prompt.key in seen:
+        if group[0].key in seen:
             duplicates += 1
             continue
-        seen.add(prompt.key)
-        if min_tokens <= count_tokens(prompt.as_messages()) <= max_tokens:
-            kept[prompt.key] = prompt
+        seen.add(group[0].key)
+        first = bisect_left(group, min_tokens, key=length)
+        if first < len(group) and length(group[first]) <= max_tokens:
+            kept[group[first].key] = group[first]
         else:
             out_of_length += 1
     if not kept:
         raise ConfigError(f"workload {name}", 0, f"prompts of {min_tokens} to {max_tokens} tokens; {read} read, none fits")
     return Pool(name, tuple(kept[key] for key in sorted(kept)), read, duplicates, out_of_length)
+
+
+def _conversations(prompts: Iterable[Prompt]) -> Iterator[list[Prompt]]:
+    """Each prompt alone, but the beginnings of a conversation, which come shortest first, together."""
+    for name, group in itertools.groupby(prompts, key=lambda prompt: prompt.conversation):
+        if name is None:
+            yield from ([prompt] for prompt in group)
+        else:
+            yield list(group)

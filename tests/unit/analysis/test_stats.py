@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from specstudy.analysis.stats import Interval, mean_interval, paired_ratio
+from specstudy.analysis.stats import Interval, mean_interval, paired_ratio, unpaired_ratio
 
 UNHURRIED = settings(deadline=None, derandomize=True, database=None)
 VALUES = st.lists(st.floats(0.01, 1e4), min_size=2, max_size=10)
@@ -136,3 +136,32 @@ def test_what_is_no_pair_is_refused(method: list[float], baseline: list[float]) 
 def test_a_ratio_with_zero_is_refused(method: list[float], baseline: list[float]) -> None:
     with pytest.raises(ValueError):
         paired_ratio(method, baseline)
+
+
+def test_an_unpaired_ratio_by_hand() -> None:
+    # log2 of the one side 1, 3 and of the other 0, 2: difference 1; both variances 2, so Welch's standard error is
+    # sqrt(2/2 + 2/2) = 1.414 with 2 degrees of freedom; t(0.975, 2) = 4.303.
+    found = unpaired_ratio([2, 8], [1, 4])
+    half = 4.303 * math.sqrt(2)
+    assert (math.log2(found.low), math.log2(found.estimate), math.log2(found.high)) == pytest.approx((1 - half, 1, 1 + half), abs=1e-3)
+    assert found.n == 2
+
+
+@UNHURRIED
+@given(above=st.lists(st.floats(1, 9), min_size=2, max_size=6), below=st.lists(st.floats(1, 9), min_size=2, max_size=6))
+def test_an_unpaired_ratio_is_scipys_welch_interval_on_logarithms(above: list[float], below: list[float]) -> None:
+    if min(np.ptp(above), np.ptp(below)) < 1e-3:
+        return  # scipy warns of lost precision there
+    wanted = stats.ttest_ind(np.log(above), np.log(below), equal_var=False).confidence_interval(0.95)
+    found = unpaired_ratio(above, below)
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((wanted.low, wanted.high), rel=1e-6, abs=1e-6)
+
+
+def test_an_unpaired_ratio_without_spread_or_repeats() -> None:
+    assert unpaired_ratio([3, 3], [2, 2, 2]) == Interval(pytest.approx(1.5), pytest.approx(1.5), pytest.approx(1.5), 2)
+    found = unpaired_ratio([3], [2, 2])
+    assert found.estimate == pytest.approx(1.5) and math.isnan(found.low)
+    with pytest.raises(ValueError, match="both sides"):
+        unpaired_ratio([], [1])
+    with pytest.raises(ValueError, match="above 0"):
+        unpaired_ratio([0], [1])

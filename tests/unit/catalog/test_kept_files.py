@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specstudy.catalog import load_draft, load_profile, load_target, names_in
-from specstudy.catalog.models import METHODS_WITHOUT_DRAFT, PrunedSource
+from specstudy.catalog.models import METHODS_WITHOUT_DRAFT, PackedSource, PrunedSource
 
 DATA = Path(__file__).parents[3] / "data"
 LOADERS: dict[str, Callable[[str], object]] = {"profiles": load_profile, "targets": load_target, "drafts": load_draft}
@@ -25,11 +25,22 @@ def test_every_kept_file_loads_under_its_own_name(folder: str, name: str) -> Non
     assert getattr(LOADERS[folder](name), "name", None) == name
 
 
+def packed_heads() -> dict[str, str]:
+    """Folders of packed heads by the draft that names them."""
+    sources = {name: load_draft(name).source for name in names_in("drafts")}
+    return {name: source.path for name, source in sources.items() if isinstance(source, PackedSource)}
+
+
 @pytest.mark.parametrize("folder", LOADERS)
-def test_a_catalog_folder_holds_yaml_files_only(folder: str) -> None:
-    unclassified = [path.name for path in (DATA / folder).iterdir() if path.is_dir() or path.suffix != ".yaml"]
+def test_a_catalog_folder_holds_yaml_files_and_packed_heads_only(folder: str) -> None:
+    packed = {DATA.parent / path for path in packed_heads().values()}
+    unclassified = [path.name for path in (DATA / folder).iterdir() if path.suffix != ".yaml" and path not in packed]
     assert unclassified == [], f"data/{folder} holds what no loader reads"
     assert names_in(folder), f"data/{folder} offers nothing"
+
+
+def test_a_packed_head_lies_under_its_drafts_own_name() -> None:
+    assert packed_heads() == {name: f"data/drafts/{name}" for name in packed_heads()}
 
 
 @pytest.mark.parametrize("name", [name for folder, name in KEPT if folder == "drafts"])

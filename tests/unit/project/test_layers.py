@@ -23,8 +23,12 @@ ORDER = [
     {"figures"},
     {"drafts", "scaling"},
     {"plan"},
+    {"runner"},
     {"study"},
+    {"book"},
     {"whole"},
+    {"cli_train"},
+    {"cli_drafts"},
     {"cli"},
 ]
 PARTS = set.union(*ORDER)

@@ -18,7 +18,8 @@ from specstudy.catalog.assets import wheel_file
 from specstudy.catalog.models import WheelFile
 from specstudy.errors import AssetError, ConfigError
 from specstudy.workloads import DATASETS, Prompt, dataset
-from specstudy.workloads.datasets import HUMANEVAL, MTBENCH, SHAREGPT, sharegpt_all
+from specstudy.workloads.datasets import HUMANEVAL, MTBENCH
+from specstudy.workloads.sharegpt import SHAREGPT, sharegpt_all
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"))
 
@@ -170,8 +171,8 @@ def test_an_unknown_dataset_is_refused_with_the_known_ones(name: str, path: str 
     with pytest.raises(ConfigError) as refused:
         dataset(name, path)
     assert (refused.value.field, refused.value.got) == ("dataset", name)
-    assert refused.value.allowed == "known: domain, gsm8k, humaneval, mtbench, sharegpt"
-    assert {"domain", *DATASETS} == {"domain", "gsm8k", "humaneval", "mtbench", "sharegpt"}
+    assert refused.value.allowed == "known: domain, gsm8k, humaneval, mtbench, sharegpt, sharegpt_long"
+    assert {"domain", *DATASETS} == {"domain", "gsm8k", "humaneval", "mtbench", "sharegpt", "sharegpt_long"}
 
 
 @pytest.fixture

@@ -1,0 +1,203 @@
+"""What speculation costs elsewhere: memory, the first token, the tail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from specstudy.analysis.cells import Cell, baseline_of
+from specstudy.analysis.speedup import paired
+from specstudy.analysis.stats import CONFIDENCE, Interval, mean_interval, paired_ratio
+from specstudy.records.schema import P99_NEEDS, Record
+
+RESAMPLES = 999
+CACHE_FLAG = "--kv-cache-memory-bytes"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of a method against the baseline's, as the servers' own logs state it (GiB to two decimals).
+
+    `draft_files_gib` is the size of the draft's weight files. `kv_tokens` is the KV cache. Where both servers were given a
+    cache of one size, `cache_gib`, what is lost in tokens is the room of the draft's own keys and values. Else the server
+    gives the cache all memory that is left, and weights and buffers come off it too. None where a log says nothing; the
+    cache also where its size wasn't given and other servers shared the device.
+    """
+
+    cell: Cell
+    weights_gib: float
+    baseline_weights_gib: float
+    draft_files_gib: float | None
+    kv_tokens: int | None
+    baseline_kv_tokens: int | None
+    cache_gib: float | None = None
+
+    @property
+    def draft_gib(self) -> float:
+        """Weights of the draft in memory, by difference; each side is rounded to 0.01."""
+        return self.weights_gib - self.baseline_weights_gib
+
+    @property
+    def draft_share(self) -> float:
+        """The draft's weights as a fraction of the target's: by its files where they are known, else by difference."""
+        return (self.draft_gib if self.draft_files_gib is None else self.draft_files_gib) / self.baseline_weights_gib
+
+    @property
+    def kv_share_lost(self) -> float | None:
+        """Fraction of the baseline's cache that is gone; negative if it grew."""
+        if self.kv_tokens is None or not self.baseline_kv_tokens:
+            return None
+        return 1 - self.kv_tokens / self.baseline_kv_tokens
+
+    @property
+    def draft_kv_gib(self) -> float | None:
+        """Room that the draft's keys and values take in a full cache of one size; None for another kind of cache."""
+        return None if self.cache_gib is None or self.kv_share_lost is None else self.cache_gib * self.kv_share_lost
+
+
+def memory(cells: Sequence[Cell]) -> list[Memory]:
+    """One for each variant with speculation; every cell of a variant has the same server, so its first cell tells."""
+    found: dict[object, Memory] = {}
+    for cell in cells:
+        baseline = baseline_of(cell, cells)
+        if cell.variant.method == "none" or baseline is None or cell.variant in found:
+            continue
+        ours, theirs = cell.records[-1], baseline.records[-1]
+        if ours.weights_gib and theirs.weights_gib:
+            size = _given_cache_gib(ours)
+            same = size is not None and size == _given_cache_gib(theirs)
+            clear = same or not (ours.idle_neighbours or theirs.idle_neighbours)
+            caches = (ours.kv_cache_tokens, theirs.kv_cache_tokens) if clear else (None, None)
+            found[cell.variant] = Memory(cell, ours.weights_gib, theirs.weights_gib, ours.draft_weights_gib, *caches, cache_gib=size if same else None)
+    return list(found.values())
+
+
+def _given_cache_gib(record: Record) -> float | None:
+    flags = dict(pairwise(record.server_argv))
+    return int(flags[CACHE_FLAG]) / 2**30 if CACHE_FLAG in flags else None
+
+
+@dataclass(frozen=True)
+class LatencyChange:
+    """Latencies of a method over the baseline's at the same load, as ratios with 95 % intervals; None where not measurable.
+
+    `ttft_p50`, `chunk_gap_p99`: paired by repeat. `tpot_p99`, `e2e_p99`: of the requests of all repeats, by resampling
+    requests, the same ones on both sides.
+    """
+
+    cell: Cell
+    baseline: Cell
+    ttft_ms: Interval | None
+    ttft_p50: Interval | None
+    tpot_p99: Interval | None
+    e2e_p99: Interval | None
+    chunk_gap_p99: Interval | None
+
+
+def latency_changes(cells: Sequence[Cell]) -> list[LatencyChange]:
+    """One for each cell with a method whose load has a baseline; `ttft_ms` is the change of the median in milliseconds."""
+    found = []
+    for cell in cells:
+        baseline = baseline_of(cell, cells)
+        if cell.variant.method == "none" or baseline is None:
+            continue
+        pairs = paired(cell, baseline, "ttft_ms_p50")
+        found.append(
+            LatencyChange(
+                cell,
+                baseline,
+                ttft_ms=mean_interval([a - b for a, b in zip(*pairs, strict=True)]) if pairs else None,
+                ttft_p50=paired_ratio(*pairs) if pairs else None,
+                tpot_p99=p99_ratio(cell, baseline, "tpot_ms"),
+                e2e_p99=p99_ratio(cell, baseline, "e2e_ms"),
+                chunk_gap_p99=_of_records(cell, baseline, "chunk_gap_ms_p99"),
+            )
+        )
+    return found
+
+
+def _of_records(cell: Cell, baseline: Cell, field: str) -> Interval | None:
+    pairs = paired(cell, baseline, field)
+    return paired_ratio(*pairs) if pairs else None
+
+
+def p99_ratio(cell: Cell, baseline: Cell, metric: str) -> Interval | None:
+    """99th percentile of `metric` (ttft_ms, tpot_ms, e2e_ms) over the baseline's; None under 300 requests that both have.
+
+    Requests are joined by repeat and place in the load, which is the same prompt; the interval is the percentile bootstrap
+    over those pairs (scipy), `n` their number.
+    """
+    joined = pd.concat([_requests(cell, metric), _requests(baseline, metric)], axis=1, join="inner").dropna()
+    if len(joined) < P99_NEEDS:
+        return None
+    ours, theirs = joined.iloc[:, 0].to_numpy(), joined.iloc[:, 1].to_numpy()
+
+    def ratio(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray(np.percentile(a, 99, axis=axis) / np.percentile(b, 99, axis=axis))
+
+    done = stats.bootstrap(
+        (ours, theirs),
+        ratio,
+        paired=True,
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    bounds = done.confidence_interval
+    return Interval(float(ratio(ours, theirs)), float(bounds.low), float(bounds.high), len(joined))
+
+
+def _requests(cell: Cell, metric: str) -> pd.Series[float]:
+    repeats = {record.record_id: record.repeat for record in cell.records}
+    keys = pd.MultiIndex.from_arrays([cell.requests["record_id"].map(repeats), cell.requests["index"]], names=["repeat", "index"])
+    return pd.Series(cell.pooled[metric].to_numpy(), index=keys)
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """The tail that rejection makes, from the chunks of one cell after the first of each answer; times in ms.
+
+    `single` is the share of chunks with one token: in a step with a draft, all of it was rejected. Their pause is set beside
+    that of fuller chunks. `per_token_p99` is the 99th percentile of the pause divided by the tokens that it brought.
+    """
+
+    cell: Cell
+    chunks: int
+    single: float
+    single_gap_p50: float | None
+    fuller_gap_p50: float | None
+    gap_p99: float
+    per_token_p99: float
+
+
+def rejections(cells: Sequence[Cell]) -> list[Rejection]:
+    """One for each cell with at least 300 such chunks, the baseline's too."""
+    found = []
+    for cell in cells:
+        tokens, gaps = _chunks(cell)
+        if len(gaps) < P99_NEEDS:
+            continue
+        alone = tokens == 1
+        single_p50, fuller_p50 = (float(np.median(gaps[which])) if which.any() else None for which in (alone, ~alone))
+        p99, per_token = float(np.percentile(gaps, 99)), float(np.percentile(gaps / tokens, 99))
+        found.append(Rejection(cell, len(gaps), float(alone.mean()), single_p50, fuller_p50, p99, per_token))
+    return found
+
+
+def _chunks(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens, pause before in ms) of every chunk with a token but the first of its answer."""
+    tokens = [np.asarray(counts)[1:] for counts in cell.requests["chunk_tokens"]]
+    gaps = [np.asarray(pauses) for pauses in cell.requests["chunk_gap_us"]]
+    whole = [(count, pause) for count, pause in zip(tokens, gaps, strict=True) if len(count) == len(pause) and len(pause)]
+    if not whole:
+        return np.array([]), np.array([])
+    counted, paused = np.concatenate([count for count, _ in whole]), np.concatenate([pause for _, pause in whole]) / 1e3
+    carrying = counted > 0
+    return counted[carrying], paused[carrying]

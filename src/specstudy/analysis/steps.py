@@ -1,0 +1,76 @@
+"""What a step costs: its time from TPOT and acceptance length, and the part that isn't the plain target's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specstudy.analysis.cells import Cell, Load, baseline_of
+from specstudy.analysis.families import Family, at, families, family_of, loads
+from specstudy.analysis.stats import Interval, mean_interval
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Milliseconds of one verification step, and of it what the baseline's step at the same load doesn't take.
+
+    step = mean TPOT x acceptance length: a step delivers that many tokens. extra = step - the baseline's mean TPOT, paired
+    by repeat. Extra is drafting and the wider verification together: K + 1 positions through the target instead of one,
+    sampling and bookkeeping included. TPOT also holds the pauses while other requests are prefilled, on both sides; as a step
+    delivers more tokens, more prompts arrive a second and those pauses come more often, which extra then holds too.
+    """
+
+    cell: Cell
+    step_ms: Interval
+    extra_ms: Interval | None
+    extra_by_repeat: dict[int, float]
+
+
+def step_times(cells: Sequence[Cell]) -> list[StepTime]:
+    """One for each cell whose method drafts in every step; the counters of the others don't see every step."""
+    found = []
+    for cell in cells:
+        steps = _steps(cell)
+        if not family_of(cell.variant).drafts_every_step or not steps:
+            continue
+        baseline = baseline_of(cell, cells)
+        plain = {record.repeat: record.tpot_ms_mean for record in baseline.records if record.tpot_ms_mean} if baseline else {}
+        extra = {repeat: step - plain[repeat] for repeat, step in steps.items() if repeat in plain}
+        found.append(StepTime(cell, mean_interval(list(steps.values())), mean_interval(list(extra.values())) if extra else None, extra))
+    return found
+
+
+def _steps(cell: Cell) -> dict[int, float]:
+    return {record.repeat: record.tpot_ms_mean * record.acceptance_length for record in cell.records if record.tpot_ms_mean and record.acceptance_length}
+
+
+@dataclass(frozen=True)
+class DraftingSlope:
+    """Extra milliseconds of a step for each further drafted token, and at K = 0, by least squares over K.
+
+    The line is fitted in each repeat that has every K, and the interval is over those repeats.
+    """
+
+    family: Family
+    load: Load
+    ks: tuple[int, ...]
+    per_token_ms: Interval
+    fixed_ms: Interval
+
+
+def drafting_slopes(cells: Sequence[Cell]) -> list[DraftingSlope]:
+    """One for each family and load with at least three K and a repeat that all of them share."""
+    times = {(time.cell.variant, time.cell.load): time for time in step_times(cells)}
+    found = []
+    for family in families(cells):
+        for load in loads(cells):
+            measured = ((k, times.get((cell.variant, cell.load))) for k, cell in at(cells, family, load).items())
+            own = {k: time for k, time in measured if time is not None}
+            shared = set.intersection(*(set(time.extra_by_repeat) for time in own.values())) if len(own) >= 3 else set()
+            if shared:
+                lines = [np.polyfit(list(own), [time.extra_by_repeat[repeat] for time in own.values()], 1) for repeat in sorted(shared)]
+                per_token, fixed = (mean_interval([float(line[part]) for line in lines]) for part in (0, 1))
+                found.append(DraftingSlope(family, load, tuple(own), per_token, fixed))
+    return found

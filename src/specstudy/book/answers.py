@@ -1,0 +1,100 @@
+"""The first page's answers, computed from whatever is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from specstudy.analysis import Cell, Inflection, best_k, best_per_load, eagle3_and_31, inflection, of_main_workload, speedups
+from specstudy.analysis.acceptance import context_ratios
+from specstudy.analysis.families import families
+from specstudy.book.chapter import recorded_profiles
+from specstudy.catalog import recorded_dir
+from specstudy.errors import ConfigError, StudyError
+from specstudy.figures import Table, Text, badge, ratio_text
+from specstudy.records import load_records
+from specstudy.study import read_study
+
+COMPARISON, PARALLEL = "04_eagle3", "05_peagle"
+
+
+def answers(results_dir: str | None = None) -> Text:
+    """One part for each profile with records: best method by load, P-EAGLE against EAGLE-3, 3.1 against 3."""
+    folder = Path(results_dir).resolve() if results_dir else recorded_dir()
+    titles = {profile.name: profile.title for chapter in (COMPARISON, PARALLEL) for profile in recorded_profiles(chapter, folder)}
+    parts = []
+    for name, title in titles.items():
+        compared, parallel = _cells(folder, name, COMPARISON), _cells(folder, name, PARALLEL)
+        lines = _best_lines(compared or parallel) + _parallel_lines(parallel) + _context_lines(compared)
+        if lines:
+            evidence = (compared or parallel)[0].records[0].evidence
+            parts.append(f"**{title}** {badge(evidence)}\n\n" + "\n".join(f"- {line}" for line in lines))
+    return Text("\n\n".join(parts) or "No records yet.")
+
+
+def recorded_table(results_dir: str | None = None) -> Table | Text:
+    """Every results file: profile, chapter, evidence, machine, records, failures, the newest record's time and commit."""
+    folder = Path(results_dir).resolve() if results_dir else recorded_dir()
+    rows = [row for path in sorted(folder.glob("*/*.jsonl")) if (row := _file_row(path)) is not None]
+    return Table(pd.DataFrame(rows), None) if rows else Text("No records yet.")
+
+
+def _file_row(path: Path) -> dict[str, object] | None:
+    records = load_records(path).records
+    if not records:
+        return None
+    newest = max(records, key=lambda record: record.started_at)
+    return {
+        "profile": path.parent.name,
+        "chapter": path.stem,
+        "evidence": newest.evidence,
+        "machine": newest.gpu or f"{newest.host_cpus} x {newest.host_cpu}",
+        "engine": f"{newest.engine} {newest.engine_version}",
+        "records": len(records),
+        "failed": sum(record.status == "failed" for record in records),
+        "newest": f"{newest.started_at:%Y-%m-%d %H:%M} UTC",
+        "commit": newest.git_sha,
+    }
+
+
+def _cells(folder: Path, profile: str, chapter: str) -> list[Cell]:
+    found = next((one for one in recorded_profiles(chapter, folder) if one.name == profile), None)
+    try:
+        return read_study(found, chapter, folder).cells if found is not None else []
+    except (ConfigError, StudyError):
+        return []
+
+
+def _best_lines(cells: Sequence[Cell]) -> list[str]:
+    best = best_per_load(speedups(of_main_workload(cells)))
+    said = {"faster": "faster", "slower": "slower", "no difference": "no difference", "one repeat only": "one repeat only"}
+    return [
+        f"At {one.cell.load.label} the best is {one.cell.variant.label}: {ratio_text(one.ratio)} of the baseline's throughput, {said[one.verdict]}."
+        for one in best
+    ]
+
+
+def _parallel_lines(cells: Sequence[Cell]) -> list[str]:
+    parallel, serial = families(cells, "peagle"), families(cells, "eagle3")
+    contests = best_k(of_main_workload(cells), parallel[0], serial[0]) if parallel and serial else []
+    if not contests:
+        return []
+    told = "; ".join(f"{ratio_text(one.ratio)} at {one.cell.load.label} ({one.verdict})" for one in (contests[0], contests[-1]))
+    end = inflection(contests)
+    return [f"P-EAGLE over EAGLE-3, best K against best K: {told}.{_end_text(end)}"]
+
+
+def _end_text(end: Inflection | None) -> str:
+    return "" if end is None else f" Concurrency at which its advantage ends: {end.text}."
+
+
+def _context_lines(cells: Sequence[Cell]) -> list[str]:
+    plain, newer = eagle3_and_31(cells)
+    found = context_ratios(cells, newer, plain) if plain is not None and newer is not None else []
+    return [
+        f"EAGLE 3.1 over EAGLE-3, acceptance length at {point.prompt_tokens:,.0f} prompt tokens: {ratio_text(ratio)}"
+        + (", no difference." if ratio.n > 1 and not ratio.excludes(1.0) else ".")
+        for point, ratio in found[-1:]
+    ]

@@ -1,0 +1,61 @@
+"""A chapter's records, or a sentence where there are none: a page is read before everything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from specstudy.analysis import Cell, of_main_workload
+from specstudy.catalog import Profile, load_profile, names_in, recorded_dir
+from specstudy.errors import ConfigError, StudyError
+from specstudy.figures import Text, engine_note, source_note
+from specstudy.study import Study, open_study
+
+LIVE_DEFAULT = "cpu-smollm2"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What a page shows: `cells` holds every load, `main` the workload that is measured over concurrency."""
+
+    cells: list[Cell]
+    note: Text
+
+    @property
+    def main(self) -> list[Cell]:
+        """The cells of the main workload."""
+        return of_main_workload(self.cells)
+
+
+def open_chapter(chapter: str, profile: str | None = None, mode: str = "recorded", results_dir: str | None = None) -> Chapter:
+    """The chapter's records; mode "live" measures what they lack first, and raises as `open_study` does.
+
+    `profile` None: in live mode the CPU's; else the profile that has records of the chapter, a GPU's and real weights
+    before others. In recorded mode a chapter without records has no cells and a note that says so.
+    """
+    if mode != "recorded":
+        return _shown(open_study(chapter, profile or LIVE_DEFAULT, mode, results_dir))
+    folder = Path(results_dir).resolve() if results_dir else recorded_dir()
+    name = profile or next((found.name for found in recorded_profiles(chapter, folder)), None)
+    if name is None:
+        return Chapter([], Text(f"*No profile has records of chapter {chapter}. Measure it with mode live.*"))
+    if chapter not in load_profile(name).chapters:
+        return Chapter([], Text(f"*Profile {name} doesn't measure chapter {chapter}.*"))
+    try:
+        return _shown(open_study(chapter, name, mode, results_dir))
+    except (ConfigError, StudyError) as error:
+        return Chapter([], Text(f"*There is nothing to show: {error}*"))
+
+
+def _shown(study: Study) -> Chapter:
+    cells = study.cells
+    source = source_note(study.records, study.skipped)
+    return Chapter(cells, Text(f"Profile **{study.profile.name}**: {study.profile.title}.\n\n{source.markdown}\n\n{engine_note(cells).markdown}"))
+
+
+def recorded_profiles(chapter: str, folder: Path) -> Iterator[Profile]:
+    """Profiles of data/profiles with a results file for the chapter in `folder`: GPUs first, real weights first, then by name."""
+    profiles = (load_profile(name) for name in names_in("profiles"))
+    kept = [profile for profile in profiles if chapter in profile.chapters and (folder / profile.name / f"{chapter}.jsonl").is_file()]
+    yield from sorted(kept, key=lambda profile: (profile.hardware != "gpu", profile.evidence != "real", profile.name))

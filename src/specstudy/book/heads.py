@@ -1,0 +1,122 @@
+"""The heads that ship with the study, as the page on drafts shows them: cards, loss curves, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from specstudy.catalog import data_dir, load_draft, load_target
+from specstudy.drafts.card import Card, acceptance_table, facts_table, read_card
+from specstudy.figures import Picture, Table, Text
+from specstudy.figures.picture import STYLE, canvas
+from specstudy.figures.style import legend_above
+from specstudy.figures.tables import DASH
+
+NONE_SHIPPED = Text("*No head is shipped with this checkout yet, so there is no card to show.*")
+CHECKS = "checks.csv"
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Folders under data/drafts that hold a card, with their cards."""
+
+    folders: tuple[Path, ...]
+    cards: tuple[Card, ...]
+
+    def facts(self) -> Table | Text:
+        """What each head is and was trained on: a row a fact, a column a head."""
+        if not self.cards:
+            return NONE_SHIPPED
+        frame = facts_table(list(self.cards)).fillna(DASH).rename_axis("fact").reset_index()
+        return Table(frame, "real", "From the card.json beside each head; the command is the one that made it.")
+
+    def loss_curve(self) -> Picture | Text:
+        """Training loss over steps, a line for each head."""
+        drawn = [card for card in self.cards if card.training.loss_curve]
+        if not drawn:
+            return NONE_SHIPPED
+        figure, axes = canvas(3.4)
+        told = []
+        for card, line in zip(drawn, ("-", "--", ":", "-.") * len(drawn), strict=False):
+            steps, losses = zip(*card.training.loss_curve, strict=True)
+            axes.plot(steps, losses, color=STYLE[card.method][0], linestyle=line, label=card.name)
+            told.append(f"{card.name}: {losses[0]:.2f} at step {steps[0]:,}, {losses[-1]:.2f} at step {steps[-1]:,}")
+        axes.set_xlabel("training step")
+        axes.set_ylabel("training loss")
+        legend_above(axes, columns=1)
+        alt = f"Training loss over steps. {'; '.join(told)}."
+        return Picture.of(figure, "How far did training get?", alt, "real")
+
+    def validation(self) -> Picture | Text:
+        """Acceptance length that the validation during training expects, over steps, a line for each head."""
+        drawn = [card for card in self.cards if card.training.validation]
+        if not drawn:
+            return Text("*No card holds a validation during training.*")
+        figure, axes = canvas(3.4)
+        told = []
+        for card in drawn:
+            points = [(one.step, one.expected_acceptance_length) for one in card.training.validation]
+            colour, marker = STYLE[card.method]
+            axes.plot([step for step, _ in points], [length for _, length in points], color=colour, marker=marker, label=card.name)
+            told.append(f"{card.name}: {points[0][1]:.2f} at step {points[0][0]:,}, {points[-1][1]:.2f} at step {points[-1][0]:,}")
+        axes.set_xlabel("training step")
+        axes.set_ylabel("expected acceptance length (tokens/step)")
+        legend_above(axes, columns=1)
+        alt = f"Acceptance length expected from held-out answers over training steps. {'; '.join(told)}."
+        return Picture.of(figure, "Was it still getting better when training ended?", alt, "real")
+
+    def acceptance(self) -> Table | Text:
+        """What each card says was accepted, by workload, K, concurrency and position."""
+        frame = acceptance_table(list(self.cards))
+        if frame.empty:
+            return NONE_SHIPPED if not self.cards else Text("*No card holds a measured acceptance.*")
+        frame["half-width"] = [DASH if pd.isna(value) else f"{value:.2f}" for value in frame["half-width"]]
+        frame["acceptance length"] = [f"{value:.2f}" for value in frame["acceptance length"]]
+        note = "The half-width is that of the 95 % interval over repeats. Positions: share of drafts accepted at 1 to K."
+        return Table(frame, "real", note)
+
+    def tried(self) -> Table | Text:
+        """What was tried on the way, and what it gave."""
+        rows = [{"head": card.name, "tried": one.what, "gave": one.gave} for card in self.cards for one in card.tried]
+        return Table(pd.DataFrame(rows), "real") if rows else Text("*No card lists what was tried.*")
+
+    def checks(self, mode: str = "recorded") -> Table | Text:
+        """Every check of `specstudy drafts check` on every head; in mode "live" made now, else as kept beside the heads."""
+        read: Callable[[Path, Card], pd.DataFrame | None] = _check if mode == "live" else _kept
+        found = {card.name: frame for folder, card in zip(self.folders, self.cards, strict=True) if (frame := read(folder, card)) is not None}
+        if not found:
+            return Text("*No head's checks are on file.*") if self.cards else NONE_SHIPPED
+        columns = {name: frame.set_index("check").apply(lambda row: f"{row['verdict']}: {row['found']}", axis=1) for name, frame in found.items()}
+        table = pd.DataFrame(columns).fillna(DASH).rename_axis("check").reset_index()
+        return Table(table, "real", "Each field: the verdict and what was found. `specstudy drafts check NAME` prints what is allowed, too.")
+
+
+def shipped_heads(folder: Path | None = None) -> Heads:
+    """The heads with a card under `folder`, by default data/drafts. Raises ConfigError for a card that can't be read."""
+    folders = tuple(sorted(path.parent for path in (folder or data_dir() / "drafts").glob("*/card.json")))
+    return Heads(folders, tuple(read_card(one) for one in folders))
+
+
+def record_checks(heads: Heads) -> list[Path]:
+    """Run the checks and keep them beside the heads, for pages that are built without the target's weights."""
+    written = []
+    for folder, card in zip(heads.folders, heads.cards, strict=True):
+        path = folder / CHECKS
+        _check(folder, card).to_csv(path, index=False)
+        written.append(path)
+    return written
+
+
+def _check(folder: Path, card: Card) -> pd.DataFrame:
+    from specstudy.catalog.materialise import draft_folder, target_folder
+    from specstudy.drafts.check import check_head, findings_table
+
+    return findings_table(check_head(draft_folder(load_draft(folder.name)), target_folder(load_target(card.target.name)), card))
+
+
+def _kept(folder: Path, card: Card) -> pd.DataFrame | None:
+    path = folder / CHECKS
+    return pd.read_csv(path, dtype=str, keep_default_na=False) if path.is_file() else None

@@ -1,0 +1,180 @@
+"""`specstudy drafts`: pack, unpack, check and show a draft head."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from specstudy.catalog import Draft, Profile, load_draft, load_profile, load_target, project_root
+from specstudy.catalog.models import PackedSource
+from specstudy.cli_train import regenerate, train
+from specstudy.errors import ConfigError
+
+if TYPE_CHECKING:  # these bring torch, which takes seconds
+    from specstudy.drafts.card import Card
+    from specstudy.drafts.check import Finding
+
+app = typer.Typer(no_args_is_help=True, help="Train, pack, unpack and check draft heads.")
+app.command()(train)
+app.command()(regenerate)
+DEFAULT_TARGET, DEFAULT_PROFILE = "smollm2-135m-instruct", "cpu-smollm2"
+STYLE = {"ok": "green", "fail": "bold red", "not checked": "yellow"}
+
+HeadArgument = Annotated[str, typer.Argument(help="a name in data/drafts, or a head's folder")]
+TargetOption = Annotated[str, typer.Option(help="a name in data/targets")]
+ProfileOption = Annotated[str, typer.Option(help="a name in data/profiles, or the path of a YAML file")]
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@app.command()
+def pack(
+    folder: Annotated[Path, typer.Argument(help="the trained head: config.json, model.safetensors and perhaps card.json")],
+    out: Annotated[Path, typer.Argument(help="where to write, like data/drafts/NAME")],
+    target: TargetOption = DEFAULT_TARGET,
+    mlp_bits: Annotated[int, typer.Option(help="4, 8, or 16 for none")] = 4,
+    attention_bits: Annotated[int, typer.Option(help="attention and fc: 8, or 16 for none")] = 8,
+) -> None:
+    """Store a trained bf16 head in 8 and 4 bits."""
+    from specstudy.catalog.materialise import target_folder
+    from specstudy.drafts.pack import pack_head
+
+    wide: Literal[8, 16] = 8 if _one_of("attention_bits", attention_bits, (8, 16)) == 8 else 16
+    narrow: Literal[4, 8, 16] = 4 if _one_of("mlp_bits", mlp_bits, (4, 8, 16)) == 4 else 8 if mlp_bits == 8 else 16
+    packing = pack_head(folder, out, target_folder(load_target(target), _progress), mlp_bits=narrow, attention_bits=wide)
+    print(f"{out}: {packing.bytes / 1e6:.2f} MB ({', '.join(f'{group} {bits} bits' for group, bits in packing.bits.items())})")
+
+
+def _one_of(field: str, given: int, allowed: tuple[int, ...]) -> int:
+    if given not in allowed:
+        raise ConfigError(field, given, f"one of {', '.join(map(str, allowed))}")
+    return given
+
+
+@app.command()
+def unpack(
+    draft: HeadArgument,
+    out: Annotated[Path | None, typer.Argument(help="a new folder; by default it stays in the cache")] = None,
+) -> None:
+    """Print the bf16 folder of a packed head that vLLM loads, made on first use."""
+    from specstudy.catalog.materialise import draft_folder
+
+    folder = draft_folder(load_draft(draft), _progress)
+    if out is not None:
+        if out.exists():
+            raise ConfigError("out", str(out), "a folder that isn't there yet")
+        shutil.copytree(folder, out)
+    print(out or folder)
+
+
+@app.command()
+def card(draft: HeadArgument) -> None:
+    """Print a head's card."""
+    from specstudy.drafts.card import card_text, read_card
+
+    print(card_text(read_card(_card_folder(draft))), end="")
+
+
+def _card_folder(draft: str) -> Path:
+    if Path(draft).is_dir():
+        return Path(draft)
+    source = load_draft(draft).source
+    if not isinstance(source, PackedSource):
+        raise ConfigError("draft", draft, "a head with a card: one that the checkout keeps packed, or a folder")
+    return project_root() / source.path
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A head that is to be checked."""
+
+    label: str
+    folder: Path
+    target: str
+    card: Card | None
+
+
+def _named(draft: str, target: str) -> _Named:
+    from specstudy.catalog.materialise import draft_folder
+    from specstudy.drafts.card import read_card
+
+    known: Draft | None = None if Path(draft).is_dir() else load_draft(draft)
+    folder = Path(draft).resolve() if known is None else draft_folder(known, _progress)
+    beside = folder if known is None or not isinstance(known.source, PackedSource) else project_root() / known.source.path
+    label = folder.name if known is None else known.name
+    return _Named(label, folder, target if known is None else known.target, read_card(beside) if (beside / "card.json").is_file() else None)
+
+
+@app.command()
+def check(
+    draft: HeadArgument,
+    profile: ProfileOption = DEFAULT_PROFILE,
+    live: Annotated[bool, typer.Option("--live/--no-live", help="serve the head and measure its acceptance against its card")] = False,
+    live_prompts: Annotated[int, typer.Option(min=1, help="requests of the measurement")] = 24,
+    live_tokens: Annotated[int, typer.Option(min=8, help="tokens of each answer")] = 128,
+) -> None:
+    """Is a head what its card says? Ends with status 1 if a check fails."""
+    from specstudy.catalog.materialise import target_folder
+    from specstudy.drafts.check import check_head, failures
+
+    found = load_profile(profile)
+    head = _named(draft, found.target)
+    if live and head.target != found.target:
+        raise ConfigError("profile", profile, f"a profile of the head's target, {head.target}")
+    findings = check_head(head.folder, target_folder(load_target(head.target), _progress), head.card)
+    if live and not any(failures(findings)):
+        findings.append(_live(head, found, live_prompts, live_tokens))
+    elif live:
+        _progress("acceptance isn't measured: what failed would explain it")
+    _print(head.label, findings)
+    if any(failures(findings)):
+        raise typer.Exit(1)
+
+
+def _live(head: _Named, profile: Profile, prompts: int, tokens: int) -> Finding:
+    from specstudy.catalog.materialise import target_folder
+    from specstudy.drafts.live import check_acceptance, claim_of
+    from specstudy.plan import deployment_of
+    from specstudy.workloads import build_pool, chat_token_counter, dataset
+
+    if head.card is None:
+        raise ConfigError("draft", head.label, "a head with a card.json: acceptance is measured against it")
+    claim = claim_of(head.card, list(profile.workloads))
+    spec, folder = profile.workloads[claim.workload], target_folder(load_target(head.target), _progress)
+    room = profile.engine.max_model_len - tokens
+    pool = build_pool(
+        claim.workload,
+        dataset(spec.dataset, spec.path, _progress),
+        count_tokens=chat_token_counter(folder),
+        min_tokens=spec.min_prompt_tokens,
+        max_tokens=min(spec.max_prompt_tokens, room),
+    )
+    deployment = deployment_of(
+        profile,
+        str(folder),
+        method="peagle" if head.card.method == "peagle" else "eagle3",
+        draft=head.label,
+        draft_path=str(head.folder),
+        num_speculative_tokens=claim.num_speculative_tokens,
+    )
+    log = Path("results") / profile.name / "logs" / f"check-{deployment.label}.log"
+    _progress(f"measuring {deployment.label} on {prompts} prompts of {claim.workload}; log: {log}")
+    drawn = pool.draw(min(prompts, len(pool.prompts)), seed=profile.measuring.seed)
+    return check_acceptance(deployment, drawn, claim, log, max_tokens=tokens, timeout_s=profile.engine.start_timeout_s)
+
+
+def _print(label: str, findings: list[Finding]) -> None:
+    table = RichTable("check", "verdict", "found", "allowed", title=label)
+    for one in findings:
+        table.add_row(one.check, f"[{STYLE[one.verdict]}]{one.verdict}[/]", escape(one.found), escape(one.allowed))
+    Console(width=None if sys.stdout.isatty() else 150).print(table)

@@ -1,0 +1,92 @@
+"""`specstudy drafts train` and `specstudy drafts regenerate`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specstudy.catalog import load_target
+from specstudy.catalog.paths import cache_dir
+from specstudy.errors import AssetError, ConfigError
+
+if TYPE_CHECKING:  # it brings torch, which takes seconds
+    from specstudy.drafts.pipeline import Order
+
+MethodOption = Annotated[str, typer.Option(help="eagle3, eagle3.1 or peagle")]
+TargetOption = Annotated[str, typer.Option(help="a name in data/targets")]
+DataOption = Annotated[list[str], typer.Option(help="sharegpt, python, or a JSONL file of your own; may be given several times")]
+WorkOption = Annotated[Path | None, typer.Option(help="answers and checkpoints, kept between runs; by default in the cache")]
+SettingOption = Annotated[str, typer.Option(help="full: minutes on one large GPU; tiny: a minute on two cores, to see that it works")]
+PromptsOption = Annotated[int | None, typer.Option(min=2, help="take no more training prompts than this")]
+
+
+def train(
+    method: MethodOption,
+    out: Annotated[Path, typer.Option(help="folder of the trained head, a new one")],
+    target: TargetOption = "smollm2-135m-instruct",
+    data: DataOption = ["sharegpt", "python"],  # noqa: B006
+    work: WorkOption = None,
+    setting: SettingOption = "full",
+    minutes: Annotated[float | None, typer.Option(help="training time, without the answers")] = None,
+    steps: Annotated[int | None, typer.Option(help="end after this many steps")] = None,
+    max_prompts: PromptsOption = None,
+    learning_rate: Annotated[float | None, typer.Option()] = None,
+    layers: Annotated[int | None, typer.Option(help="decoder layers of the head")] = None,
+    intermediate_size: Annotated[int | None, typer.Option(help="width of its MLP")] = None,
+    draft_vocab_size: Annotated[int | None, typer.Option(help="tokens that it can propose")] = None,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+) -> None:
+    """Train a draft head: the target answers anew, its hidden states are read, the head is trained, checked and exported.
+
+    Stopped at any point, the same command goes on.
+    """
+    from specstudy.drafts.pipeline import command_line, train_head
+
+    if (out / "model.safetensors").exists():
+        raise ConfigError("out", str(out), "a folder without a head; this one holds one")
+    changes: dict[str, object] = {"minutes": minutes, "steps": steps, "learning_rate": learning_rate, "layers": layers, "intermediate_size": intermediate_size}
+    changes |= {"draft_vocab_size": draft_vocab_size}
+    order = _order(method, target, data, work, setting, out, max_prompts, seed, changes)
+    print(train_head(order, command_line(), _say))
+
+
+def regenerate(
+    target: TargetOption = "smollm2-135m-instruct",
+    data: DataOption = ["sharegpt", "python"],  # noqa: B006
+    work: WorkOption = None,
+    setting: SettingOption = "full",
+    part: Annotated[int, typer.Option(min=0, help="make this part of the answers")] = 0,
+    of: Annotated[int, typer.Option(min=1, help="of so many, so that several GPUs can share the work")] = 1,
+    max_prompts: PromptsOption = None,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+) -> None:
+    """Only the first step of training: the target's own answers, which all heads of one target share."""
+    from specstudy.drafts.pipeline import regenerate as make_answers
+
+    if part >= of:
+        raise ConfigError("part", part, f"0 to {of - 1}")
+    order = _order("eagle3", target, data, work, setting, Path(), max_prompts, seed, {})
+    make_answers(order, _say, part, of)
+    print(order.work)
+
+
+def _order(
+    method: str, target: str, data: list[str], work: Path | None, setting: str, out: Path, max_prompts: int | None, seed: int | None, changes: dict[str, object]
+) -> Order:
+    if importlib.util.find_spec("speculators") is None:
+        raise AssetError("training needs the library speculators: pip install specstudy[train]")
+    from specstudy.drafts.pipeline import Order
+    from specstudy.drafts.recipe import recipe_for
+
+    found = load_target(target)
+    recipe = recipe_for(method, setting, **changes, max_prompts=max_prompts, seed=seed)
+    place = work or cache_dir() / "training" / f"{found.name}-{setting}"
+    return Order(out.resolve().name or "head", found, tuple(data), recipe, out, place)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Train, pack, unpack and check draft heads."""

@@ -1,0 +1,170 @@
+"""The target's own answers to the training prompts, made by vLLM: a head learns what its target says, not what a dataset says.
+
+    python -m specstudy.drafts.answers WORK PART OF
+
+writes the parts whose number is PART modulo OF; the rest can be made at the same time on another GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specstudy.catalog.assets import Say
+from specstudy.drafts.prompts import TrainingPrompt
+from specstudy.drafts.recipe import Recipe
+from specstudy.errors import AssetError
+from specstudy.serving.deployment import deploy
+from specstudy.serving.vllm import vllm_env, vllm_version
+from specstudy.workloads.tokens import chat_token_ids
+
+PART_PROMPTS = 4096
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the answers depend on; a work folder holds the answers of one job."""
+
+    target_path: str
+    max_model_len: int
+    max_answer_tokens: int
+    temperatures: tuple[float, ...]
+    prompts_sha256: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Token ids of a prompt, as the chat template gives it, and of the target's answer."""
+
+    source: str
+    temperature: float
+    prompt: np.ndarray[Any, Any]
+    answer: np.ndarray[Any, Any]
+
+
+def prepare(work: Path, prompts: Sequence[TrainingPrompt], target_folder: Path, recipe: Recipe, say: Say) -> Job:
+    """Write WORK/job.json and WORK/prompts.jsonl, the prompts as token ids, or see that they are the same as before.
+
+    Raises AssetError when the folder holds another job's answers.
+    """
+    encode = chat_token_ids(target_folder)
+    chosen: list[tuple[str, str, list[int]]] = []
+    for some in batched(prompts, 1000):
+        encoded = zip(some, encode([one.prompt.as_messages() for one in some]), strict=True)
+        chosen += [(one.prompt.key, one.source, ids) for one, ids in encoded if len(ids) <= recipe.max_prompt_tokens]
+        if recipe.max_prompts is not None and len(chosen) >= recipe.max_prompts:
+            chosen = chosen[: recipe.max_prompts]
+            break
+    if not chosen:
+        raise AssetError(f"no training prompt has at most {recipe.max_prompt_tokens} tokens")
+    digest = hashlib.sha256("\n".join(key for key, _, _ in chosen).encode()).hexdigest()
+    job = Job(str(target_folder), recipe.max_prompt_tokens + recipe.max_answer_tokens, recipe.max_answer_tokens, recipe.temperatures, digest, recipe.seed)
+    work.mkdir(parents=True, exist_ok=True)
+    written = work / "job.json"
+    if written.exists():
+        if read_job(work) != job:
+            raise AssetError(f"{work} holds the answers of another training: {written.name} differs; choose another folder")
+        return job
+    with (work / "prompts.jsonl").open("w") as lines:
+        for key, source, ids in chosen:
+            lines.write(json.dumps({"key": key, "source": source, "ids": ids}) + "\n")
+    written.write_text(json.dumps(asdict(job)))
+    say(f"{len(chosen):,} of {len(prompts):,} prompts have at most {recipe.max_prompt_tokens:,} tokens")
+    return job
+
+
+def batched(items: Sequence[TrainingPrompt], size: int) -> Iterator[Sequence[TrainingPrompt]]:
+    """The items in runs of `size`."""
+    return (items[first : first + size] for first in range(0, len(items), size))
+
+
+def read_job(work: Path) -> Job:
+    """The job of a work folder."""
+    fields = json.loads((work / "job.json").read_text())
+    return Job(**{**fields, "temperatures": tuple(fields["temperatures"])})
+
+
+def answer(work: Path, hardware: str, part: int = 0, of: int = 1) -> None:
+    """Make the parts that are missing, in a process of its own. Raises AssetError when vLLM fails."""
+    job = read_job(work)
+    if all(path.exists() for _, path in _parts(work, job)[part::of]):
+        return
+    target = deploy(target="target", target_path=job.target_path, hardware=hardware, max_model_len=job.max_model_len, max_num_seqs=1)
+    environment = {**os.environ, **vllm_env(target), "VLLM_USE_FLASHINFER_SAMPLER": "0"}
+    command = [sys.executable, "-m", "specstudy.drafts.answers", str(work), str(part), str(of), hardware]
+    if subprocess.run(command, env=environment).returncode:
+        raise AssetError(f"the target's answers could not be made; vLLM's own messages are above, and a rerun goes on from {work}")
+
+
+def conversations(work: Path) -> list[Conversation]:
+    """All answers. Raises AssetError when parts are missing."""
+    job = read_job(work)
+    found: list[Conversation] = []
+    for _, path in _parts(work, job):
+        if not path.exists():
+            raise AssetError(f"{path} is missing: not all answers were made")
+        with np.load(path) as part:
+            prompts, answers = np.split(part["prompts"], part["prompt_ends"][:-1]), np.split(part["answers"], part["answer_ends"][:-1])
+            rows = zip(part["sources"], part["temperatures"], prompts, answers, strict=True)
+            found += [Conversation(str(source), float(temperature), prompt, text) for source, temperature, prompt, text in rows if len(text)]
+    return found
+
+
+def regenerated_with() -> dict[str, str]:
+    """Engine and version, for the card."""
+    return {"engine": "vllm", "version": vllm_version() or "unknown"}
+
+
+def _prompts(work: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (work / "prompts.jsonl").read_text().splitlines()]
+
+
+def _parts(work: Path, job: Job) -> list[tuple[tuple[float, int], Path]]:
+    """((temperature, first prompt), file) of each part."""
+    count = sum(1 for _ in (work / "prompts.jsonl").open())
+    keys = [(temperature, first) for first in range(0, count, PART_PROMPTS) for temperature in job.temperatures]
+    return [(key, work / f"answers-{number:04d}.npz") for number, key in enumerate(keys)]
+
+
+def _make(work: Path, part: int, of: int, hardware: str) -> None:
+    from vllm import LLM, SamplingParams
+    from vllm.inputs import TokensPrompt
+
+    job, prompts = read_job(work), _prompts(work)
+    where: dict[str, Any] = {"enforce_eager": True, "max_num_seqs": 16} if hardware == "cpu" else {"max_num_seqs": 512, "gpu_memory_utilization": 0.5}
+    engine = LLM(model=job.target_path, dtype="bfloat16", max_model_len=job.max_model_len, seed=job.seed, **where)
+    for (temperature, first), path in _parts(work, job)[part::of]:
+        if path.exists():
+            continue
+        chosen = prompts[first : first + PART_PROMPTS]
+        sampling = SamplingParams(temperature=temperature, max_tokens=job.max_answer_tokens, detokenize=False, skip_special_tokens=False)
+        outputs = engine.generate([TokensPrompt(prompt_token_ids=one["ids"]) for one in chosen], sampling)
+        _write(path, chosen, temperature, [list(output.outputs[0].token_ids) for output in outputs])
+
+
+def _write(path: Path, prompts: list[dict[str, Any]], temperature: float, answers: list[list[int]]) -> None:
+    partial = path.with_suffix(".partial.npz")
+    np.savez(
+        partial,
+        sources=np.array([one["source"] for one in prompts]),
+        temperatures=np.full(len(prompts), temperature),
+        prompts=np.array([token for one in prompts for token in one["ids"]], dtype=np.int32),
+        prompt_ends=np.cumsum([len(one["ids"]) for one in prompts]),
+        answers=np.array([token for one in answers for token in one], dtype=np.int32),
+        answer_ends=np.cumsum([len(one) for one in answers]),
+    )
+    partial.rename(path)  # a part that exists is whole
+
+
+if __name__ == "__main__":
+    _make(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,127 @@
+"""A head's folder as vLLM loads it: config.json and model.safetensors, and what each tensor is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from specstudy.catalog.packed import D2T, LM_HEAD, write_folder
+from specstudy.errors import ConfigError
+
+Group = Literal["attention", "fc", "mlp", "lm_head", "d2t", "other"]
+AUX_IDS = "eagle_aux_hidden_state_layer_ids"
+PARALLEL_TOKENS = ("pard_token", "ptd_token_id", "mask_token_id")
+
+
+@dataclass(frozen=True)
+class Head:
+    """config.json and weights. `midlayer.`, the published name of the first layer, reads as `layers.0.`."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, torch.Tensor]
+
+    @property
+    def aux_layers(self) -> list[int]:
+        """Target layers that the head reads, as vLLM takes them: the top level first, then eagle_config; empty if neither says."""
+        found = self.config.get(AUX_IDS) or self.eagle_config.get(AUX_IDS)
+        return list(found) if isinstance(found, list) else []
+
+    @property
+    def eagle_config(self) -> dict[str, Any]:
+        """The nested part of config.json; empty if there is none."""
+        found = self.config.get("eagle_config")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def num_aux(self) -> int:
+        """How many hidden states of the target go into fc; vLLM's default is 3."""
+        return len(self.aux_layers) or 3
+
+
+def read_head(folder: Path) -> Head:
+    """Config and weights of a head's folder. Raises ConfigError for one that can't be read."""
+    config = read_json(folder / "config.json", "head")
+    parts = sorted(folder.glob("*.safetensors"))
+    if not parts:
+        raise ConfigError("head", str(folder), "a folder with model.safetensors")
+    tensors: dict[str, torch.Tensor] = {}
+    for path in parts:
+        try:
+            tensors |= load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ConfigError("head", str(path), f"a whole safetensors file ({error})") from error
+    return Head(folder, config, {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()})
+
+
+def read_json(path: Path, field: str) -> dict[str, Any]:
+    """A JSON object. Raises ConfigError naming `field`."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(field, str(path), f"a readable JSON file ({error})") from error
+    if not isinstance(content, dict):
+        raise ConfigError(field, str(path), "a JSON object")
+    return content
+
+
+def write_head(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Path:
+    """Write config.json and model.safetensors as they are given."""
+    write_folder(folder, (json.dumps(config, indent=2) + "\n").encode(), tensors)
+    return folder
+
+
+def group_of(name: str) -> Group:
+    """What a tensor is, by its name; decides how it is stored."""
+    if name in (LM_HEAD, D2T):
+        return "lm_head" if name == LM_HEAD else "d2t"
+    if name.endswith("_proj.weight"):
+        return "attention" if ".self_attn." in name else "mlp"
+    return "fc" if name == "fc.weight" else "other"
+
+
+def head_dim(config: Mapping[str, Any]) -> int | None:
+    """Width of one attention head; by default hidden_size over the number of heads."""
+    if config.get("head_dim"):
+        return int(config["head_dim"])
+    if config.get("hidden_size") and config.get("num_attention_heads"):
+        return int(config["hidden_size"]) // int(config["num_attention_heads"])
+    return None
+
+
+def rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary parameters in one form: newer configs have rope_parameters, older ones rope_theta and rope_scaling.
+
+    transformers' default for a Llama that says nothing is theta 10,000 without scaling.
+    """
+    old = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_scaling") or {})}
+    found = {**old, **(config.get("rope_parameters") or {})}
+    kind = found.pop("rope_type", None) or found.pop("type", None) or "default"
+    found.pop("type", None)
+    return {"rope_type": kind, **{key: float(value) if isinstance(value, int) else value for key, value in sorted(found.items())}}
+
+
+def tokenizer_sha256(folder: Path) -> str | None:
+    """SHA-256 over vocabulary, merges and added tokens of tokenizer.json; None without that file.
+
+    Not over the file: libraries write the same tokenizer in different ways. Token ids are what a head depends on.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None
+    content = read_json(path, "tokenizer")
+    model = content.get("model") or {}
+    vocabulary = model.get("vocab") or {}
+    pairs = vocabulary.items() if isinstance(vocabulary, dict) else enumerate(piece for piece, *_ in vocabulary)
+    merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in model.get("merges") or []]
+    added = sorted((token["id"], token["content"]) for token in content.get("added_tokens") or [])
+    canonical = json.dumps([sorted(map(list, pairs)), merges, added], ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

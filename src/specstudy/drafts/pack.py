@@ -1,0 +1,189 @@
+"""A trained bf16 head into 8 and 4 bits, small enough for the repository. Back again: `specstudy.catalog.packed`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from specstudy.catalog.packed import (
+    CONFIG,
+    D2T,
+    D2T_IDS,
+    GROUP,
+    LM_HEAD,
+    WEIGHTS,
+    Bits,
+    Header,
+    Stored,
+    content_sha256,
+    dequantise,
+    header_metadata,
+    ids_of,
+    target_rows,
+)
+from specstudy.drafts.card import Packing, read_card, write_card
+from specstudy.drafts.checkpoint import Group, group_of, read_head
+from specstudy.errors import ConfigError
+
+LIMIT_BYTES = 24_000_000  # all packed heads of the repository together
+
+# Divisors of a group's largest magnitude that are tried as its scale. 8 bits: the integers end at 127, and cutting off pays
+# little. 4 bits: from -8 to 7, so the sign decides which end has the extra step, and cutting off the outliers pays.
+DIVISORS: dict[int, tuple[float, ...]] = {
+    8: (127.0, 130.0, 134.0),
+    4: tuple(sign * divisor for divisor in (7.0, 7.5, 8.0, 8.5, 9.0, 9.5) for sign in (1.0, -1.0)),
+}
+LIMITS: dict[int, tuple[int, int]] = {8: (-127, 127), 4: (-8, 7)}
+
+
+def quantise(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(integers, bf16 scales) of a matrix [out, in], as `catalog.packed` stores them.
+
+    For each group the scale with the least squared error is chosen, among the largest magnitude over each of
+    DIVISORS and, for each of those, the least-squares scale of the integers that it gives. The first candidate
+    alone cuts nothing off, so a group of n values never has more than n (s / 2)² of squared error, with s that scale.
+    Raises ConfigError where the groups don't divide the input dimension.
+    """
+    rows, columns = weight.shape
+    if columns % GROUP[bits]:
+        raise ConfigError("bits", bits, f"16 for a matrix with {columns} input columns: they aren't a multiple of {GROUP[bits]}")
+    grouped = weight.float().reshape(rows, -1, GROUP[bits])
+    peak = grouped.abs().amax(-1, keepdim=True)
+    best_scale = _upwards(peak / DIVISORS[bits][0])
+    best = _round(grouped, best_scale, bits)
+    best_error = _error(grouped, best, best_scale)
+    for divisor in DIVISORS[bits]:
+        scale = (peak / divisor).bfloat16().float()
+        for _ in range(2):
+            integers = _round(grouped, scale, bits)
+            error = _error(grouped, integers, scale)
+            better = error < best_error
+            best, best_scale, best_error = torch.where(better, integers, best), torch.where(better, scale, best_scale), torch.where(better, error, best_error)
+            square = integers.square().sum(-1, keepdim=True)
+            scale = torch.where(square > 0, (grouped * integers).sum(-1, keepdim=True) / square.clamp(min=1), scale).bfloat16().float()
+    return _stored(best.reshape(rows, columns).to(torch.int8), bits), best_scale.squeeze(-1).bfloat16()
+
+
+def _upwards(scale: torch.Tensor) -> torch.Tensor:
+    """The next bf16 at or above: with it no value is cut off."""
+    nearest = scale.bfloat16()
+    above = (nearest.view(torch.int16) + 1).view(torch.bfloat16)  # the next bit pattern of a positive float is the next float
+    return torch.where(nearest.float() < scale, above, nearest).float()
+
+
+def _round(grouped: torch.Tensor, scale: torch.Tensor, bits: int) -> torch.Tensor:
+    low, high = LIMITS[bits]
+    return torch.where(scale == 0, 0.0, (grouped / torch.where(scale == 0, 1.0, scale)).round()).clamp(low, high)
+
+
+def _error(grouped: torch.Tensor, integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return (grouped - integers * scale).square().sum(-1, keepdim=True)
+
+
+def _stored(integers: torch.Tensor, bits: int) -> torch.Tensor:
+    if bits == 8:
+        return integers
+    halves = (integers + 8).to(torch.uint8)
+    return halves[:, 0::2] | (halves[:, 1::2] << 4)
+
+
+def pack_head(folder: Path, out: Path, target_folder: Path, *, mlp_bits: Bits = 4, attention_bits: Bits = 8) -> Packing:
+    """Pack the bf16 head of `folder` into `out`, and say what that took.
+
+    fc is stored like attention. `lm_head.weight` isn't stored where its rows are the target's, else in 8 bits.
+    A card.json is taken along with its `packing` filled in. Raises ConfigError for weights that aren't finite or not
+    bf16, for embeddings, for a vocabulary map that isn't strictly rising, and for dimensions that the groups don't divide.
+    """
+    head = read_head(folder)
+    ids = _checked(head.tensors)
+    bits: dict[Group, Bits] = {"attention": attention_bits, "fc": attention_bits, "mlp": mlp_bits, "lm_head": 8, "d2t": 16, "other": 16}
+    own_rows = not torch.equal(head.tensors[LM_HEAD], target_rows(target_folder, ids))
+    stored: dict[str, torch.Tensor] = {}
+    unpacked: dict[str, torch.Tensor] = {}
+    entries: dict[str, Stored] = {}
+    for name, tensor in sorted(head.tensors.items()):
+        if name == LM_HEAD and not own_rows:
+            unpacked[name] = tensor
+            continue
+        width = bits[group_of(name)]
+        entries[name] = Stored(shape=tuple(tensor.shape), bits=width)
+        unpacked[name] = _store(name, tensor, width, stored)
+    config = (folder / CONFIG).read_bytes()
+    header = Header(
+        tensors=entries,
+        lm_head="stored" if own_rows else "target",
+        content_sha256=content_sha256({name: tensor for name, tensor in unpacked.items() if name != LM_HEAD}),
+        lm_head_sha256=content_sha256({LM_HEAD: unpacked[LM_HEAD]}),
+        config_sha256=hashlib.sha256(config).hexdigest(),
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(stored, out / WEIGHTS, metadata=header_metadata(header))
+    (out / CONFIG).write_bytes(config)
+    kept: dict[str, int] = {group: width for group, width in bits.items() if group != "d2t" and (group != "lm_head" or own_rows)}
+    packing = Packing(bits=kept, bytes=packed_bytes(out))
+    if (folder / "card.json").is_file():
+        write_card(read_card(folder).model_copy(update={"packing": packing}), out)
+    return packing
+
+
+def _checked(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    """Ids of the draft vocabulary. Raises ConfigError for what can't be packed without loss of meaning."""
+    if LM_HEAD not in tensors:
+        raise ConfigError("head", sorted(tensors), f"a head with {LM_HEAD}")
+    if embeddings := [name for name in tensors if "embed_tokens" in name]:
+        raise ConfigError("head", embeddings, "a head without embeddings of its own: it shares the target's")
+    for name, tensor in tensors.items():
+        wanted = torch.int64 if name == D2T else torch.bfloat16
+        if tensor.dtype != wanted:
+            raise ConfigError(f"head: {name}", str(tensor.dtype), f"must be {wanted}")
+        if not tensor.isfinite().all():
+            raise ConfigError(f"head: {name}", "nan or inf", "finite weights")
+        if group_of(name) not in ("other", "d2t") and tensor.dim() != 2:
+            raise ConfigError(f"head: {name}", list(tensor.shape), "a matrix")
+    ids = ids_of(tensors.get(D2T))
+    if ids is not None and (int(ids[0]) < 0 or not bool((ids.diff() > 0).all())):
+        raise ConfigError(f"head: {D2T}", "ids out of order", "each token of the target once, in rising order")
+    if ids is not None and len(ids) != len(tensors[LM_HEAD]):
+        raise ConfigError(f"head: {LM_HEAD}", len(tensors[LM_HEAD]), f"a row for each of the {len(ids)} entries of d2t")
+    return ids
+
+
+def _store(name: str, tensor: torch.Tensor, bits: Bits, stored: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Put the stored form of one tensor into `stored`, and give what unpacking will make of it."""
+    if name == D2T:
+        ids = ids_of(tensor)
+        assert ids is not None
+        stored[D2T_IDS] = ids.to(torch.int32)
+        return tensor
+    if bits == 16:
+        stored[name] = tensor.contiguous()
+        return tensor
+    integers, scale = quantise(tensor, bits)
+    stored[f"{name}.q{bits}"], stored[f"{name}.scale"] = integers.contiguous(), scale.contiguous()
+    return dequantise(integers, scale, bits)
+
+
+def packed_bytes(folder: Path) -> int:
+    """Bytes of a packed head, weights and config."""
+    return sum((folder / name).stat().st_size for name in (WEIGHTS, CONFIG))
+
+
+def expected_bytes(shapes: Mapping[str, tuple[int, ...]], *, mlp_bits: Bits = 4, attention_bits: Bits = 8, own_lm_head: bool = False) -> dict[Group, int]:
+    """Bytes that each group of tensors of these shapes will take, headers left out: to choose a head's size before training it."""
+    sizes: dict[Group, int] = {}
+    for name, shape in shapes.items():
+        group, count = group_of(name), torch.Size(shape).numel()
+        bits = {"attention": attention_bits, "fc": attention_bits, "mlp": mlp_bits, "lm_head": 8 if own_lm_head else 0, "d2t": 32, "other": 16}[group]
+        scales = 2 * count // GROUP[bits] if bits in GROUP else 0
+        sizes[group] = sizes.get(group, 0) + count * bits // 8 + scales
+    return sizes
+
+
+def repository_bytes(drafts_dir: Path) -> dict[str, int]:
+    """Bytes of everything in each packed head's folder of `drafts_dir`, its card too; to hold against LIMIT_BYTES."""
+    folders = sorted(path.parent for path in drafts_dir.glob(f"*/{WEIGHTS}"))
+    return {folder.name: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) for folder in folders}

@@ -1,0 +1,224 @@
+"""From a target to a head that vLLM loads: prompts, the target's answers, hidden states, training, check, export."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from specstudy.catalog.assets import Say
+from specstudy.catalog.materialise import target_folder
+from specstudy.catalog.models import Target
+from specstudy.drafts.answers import Conversation, Job, answer, conversations, prepare, regenerated_with
+from specstudy.drafts.card import Card, CardTarget, Data, DataSource, NormFlags, RegeneratedWith, Training, Validation, write_card
+from specstudy.drafts.check import check_head, failures
+from specstudy.drafts.checkpoint import tokenizer_sha256, write_head
+from specstudy.drafts.head import build_head, masked_mean_square, start_from_target, trainable
+from specstudy.drafts.prompts import training_prompts
+from specstudy.drafts.recipe import Recipe
+from specstudy.drafts.rows import batch_of, draft_vocabulary, pack, split
+from specstudy.drafts.training import Progress, target_states, train
+from specstudy.errors import AssetError, ConfigError, StoreBusyError
+from specstudy.workloads.prompts import EVALUATION_SHARE
+
+COPIED = (
+    *("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta", "rope_parameters", "rope_scaling"),
+    *("max_position_embeddings", "hidden_act", "attention_bias", "mlp_bias", "vocab_size", "bos_token_id", "eos_token_id"),
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be trained: a name, a target, data, and where things go."""
+
+    name: str
+    target: Target
+    data: tuple[str, ...]
+    recipe: Recipe
+    out: Path
+    work: Path
+
+
+def device_of_this_machine() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def regenerate(order: Order, say: Say, part: int = 0, of: int = 1) -> Job:
+    """Write the training prompts and the target's answers into the work folder; parts that are there stay.
+
+    Raises ConfigError for data that can't be had, AssetError when vLLM fails.
+    """
+    folder = target_folder(order.target, say)
+    order.work.mkdir(parents=True, exist_ok=True)
+    with FileLock(order.work / "job.lock"):  # two GPUs may begin at the same time; one of them prepares
+        if not (order.work / "job.json").exists():
+            prepare(order.work, training_prompts(order.data, say), folder, order.recipe, say)
+    job = prepare_again(order, folder)
+    answer(order.work, "gpu" if device_of_this_machine().type == "cuda" else "cpu", part, of)
+    return job
+
+
+def prepare_again(order: Order, folder: Path) -> Job:
+    """The job that is in the work folder. Raises AssetError when it is of another target or recipe."""
+    from specstudy.drafts.answers import read_job
+
+    job, recipe = read_job(order.work), order.recipe
+    wanted = (str(folder), recipe.max_prompt_tokens + recipe.max_answer_tokens, recipe.max_answer_tokens, recipe.temperatures, recipe.seed)
+    if (job.target_path, job.max_model_len, job.max_answer_tokens, job.temperatures, job.seed) != wanted:
+        raise AssetError(f"{order.work} holds the answers of another target or recipe; choose another --work folder")
+    return job
+
+
+def train_head(order: Order, command: Sequence[str], say: Say) -> Path:
+    """Everything from the prompts to the exported folder `order.out`, going on where an earlier run stopped.
+
+    Raises ConfigError, AssetError, and StoreBusyError when another training writes the same head.
+    """
+    order.work.mkdir(parents=True, exist_ok=True)
+    checkpoint = order.work / f"{order.name}.pt"
+    try:
+        with FileLock(checkpoint.with_suffix(".lock"), timeout=0):
+            return _train_head(order, checkpoint, command, say)
+    except Timeout:
+        raise StoreBusyError(f"another training of {order.name} is using {order.work}") from None
+
+
+def _train_head(order: Order, checkpoint: Path, command: Sequence[str], say: Say) -> Path:
+    job = regenerate(order, say)
+    told = conversations(order.work)
+    recipe, folder, device = order.recipe, target_folder(order.target, say), device_of_this_machine()
+    target = load_frozen(folder, device)
+    draft_vocab, covered, rarest = draft_vocabulary(told, min(recipe.draft_vocab_size, target.config.vocab_size), target.config.vocab_size)
+    say(f"{len(told):,} answers of {sum(len(one.answer) for one in told):,} tokens; the draft vocabulary covers {covered:.2%} of them")
+    torch.manual_seed(recipe.seed)
+    head = build_head(recipe, folder, draft_vocab, rarest).to(device)
+    training, validation = split(told)
+    start_from_target(head, target, _scale(head, target, training, recipe, device))
+    say(f"training {recipe.method} on {device.type}: {sum(one.numel() for one in trainable(head)) / 1e6:.1f} M parameters")
+    progress = train(head, target, (training, validation), draft_vocab, recipe, checkpoint, say)
+    config, tensors = exported(head, recipe, draft_vocab, rarest, folder)
+    write_head(order.out, config, tensors)
+    card = make_card(order, job, told, head, config, progress, covered, command)
+    write_card(card, order.out)
+    failed = list(failures(check_head(order.out, folder, card)))
+    if failed:
+        raise ConfigError("head", str(order.out), "; ".join(f"{one.check}: {one.found}, allowed {one.allowed}" for one in failed))
+    say(f"{order.out}: every check passed")
+    return order.out
+
+
+def load_frozen(folder: Path, device: torch.device) -> Any:
+    """The target for hidden states: bfloat16 on a GPU, float32 on a CPU, where bfloat16 is slow."""
+    from transformers import AutoModelForCausalLM
+
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    target: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    return target.to(device).eval().requires_grad_(False)
+
+
+def _scale(head: Any, target: Any, told: list[Conversation], recipe: Recipe, device: torch.device) -> float:
+    import numpy as np
+
+    rows = pack(told[: 4 * recipe.rows], recipe.row_tokens, recipe.seed)[:1]
+    batch = batch_of(told[: 4 * recipe.rows], rows, recipe, np.random.default_rng(recipe.seed)).to(device)
+    states = target_states(target, batch, head.target_layer_ids)
+    return masked_mean_square(states.aux[..., -states.final.shape[-1] :], batch.docs)
+
+
+def exported(head: Any, recipe: Recipe, draft_vocab: torch.Tensor, mask_token: int, folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(config.json, tensors in bfloat16) in vLLM's own form, not the library's.
+
+    vLLM 0.26.0's reader of the library's form drops fc_norm and norm_output of a P-EAGLE head.
+    """
+    given = json.loads((folder / "config.json").read_text())
+    layers = [int(layer) for layer in head.target_layer_ids]
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        **{name: given[name] for name in COPIED if name in given},
+        "num_hidden_layers": recipe.layers,
+        "intermediate_size": recipe.intermediate_size,
+        "draft_vocab_size": len(draft_vocab),
+        "tie_word_embeddings": False,
+        "norm_before_residual": False,
+        # Both places: runner V2 reads the first, V1 the second.
+        "eagle_aux_hidden_state_layer_ids": layers,
+        "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": layers},
+        "torch_dtype": "bfloat16",
+        **{name: True for name, on in recipe.switches.items() if on},
+    }
+    left_out = ("embed_tokens.", "verifier_", "lm_head.", "t2d", "d2t", "mask_hidden")
+    tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in head.state_dict().items() if not name.startswith(left_out)}
+    tensors["lm_head.weight"] = head.lm_head.weight.detach().to("cpu", torch.bfloat16).contiguous()
+    tensors["d2t"] = draft_vocab.cpu() - torch.arange(len(draft_vocab))
+    if recipe.method == "peagle":
+        config |= {"pard_token": mask_token, "parallel_drafting": True}
+        tensors["mask_hidden"] = head.mask_hidden.detach().to("cpu", torch.bfloat16).flatten().contiguous()
+    return config, tensors
+
+
+def make_card(
+    order: Order, job: Job, told: list[Conversation], head: Any, config: dict[str, Any], progress: Progress, covered: float, command: Sequence[str]
+) -> Card:
+    """The card of a head that was just trained; acceptance is measured later."""
+    recipe, folder = order.recipe, target_folder(order.target)
+    target = json.loads((folder / "config.json").read_text())
+    tokens = sum(len(one.prompt) + len(one.answer) for one in told)
+    return Card(
+        name=order.name,
+        method=recipe.method,
+        target=CardTarget(
+            name=order.target.name,
+            hidden_size=target["hidden_size"],
+            num_hidden_layers=target["num_hidden_layers"],
+            vocab_size=target["vocab_size"],
+            tokenizer_sha256=tokenizer_sha256(folder) or "",
+        ),
+        aux_layers=tuple(head.target_layer_ids),
+        norm_flags=NormFlags.of(config),
+        licence=order.target.licence,
+        command=shlex.join(command),
+        data=Data(
+            sources=tuple(_source(name, told) for name in sorted({one.source for one in told})),
+            evaluation_share=EVALUATION_SHARE,
+            temperatures=recipe.temperatures,
+            regenerated_with=RegeneratedWith(**regenerated_with()),
+            prompts_sha256=job.prompts_sha256,
+        ),
+        training=Training(
+            method=recipe.method,
+            library=f"speculators {version('speculators')}",
+            steps=progress.step,
+            tokens_per_step=recipe.rows * recipe.row_tokens,
+            tokens_seen=progress.tokens,
+            epochs=round(progress.tokens / tokens, 2),
+            seconds=round(progress.seconds, 1),
+            device=torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+            learning_rate=recipe.learning_rate,
+            loss=f"cross entropy, {recipe.hard_share:g} against the target's argmax and the rest against its distribution; "
+            f"depth weight {recipe.depth_weight:g}, {recipe.depth} depths; draft vocabulary covers {covered:.2%} of the answers",
+            seed=recipe.seed,
+            parameters=sum(one.numel() for one in trainable(head)),
+            loss_curve=tuple(progress.loss_curve),
+            validation=tuple(Validation.model_validate(one) for one in progress.validation),
+        ),
+    )
+
+
+def _source(name: str, told: list[Conversation]) -> DataSource:
+    own = [one for one in told if one.source == name]
+    return DataSource(name=name, prompts=len({one.prompt.tobytes() for one in own}), answers=len(own), answer_tokens=sum(len(one.answer) for one in own))
+
+
+def command_line() -> list[str]:
+    """The command that was given, without this machine's path of the program."""
+    return ["specstudy", *sys.argv[1:]]

@@ -1,0 +1,120 @@
+"""Training prompts: never one that a chapter measures with, checked by hash."""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specstudy.catalog.assets import Say, silent
+from specstudy.errors import AssetError, ConfigError
+from specstudy.workloads.datasets import domain, gsm8k, humaneval, mtbench, sharegpt, sharegpt_training_conversations
+from specstudy.workloads.prompts import Message, Prompt
+
+# Turns of one conversation that are asked; each carries the history before it.
+MAX_TURNS = 5
+PYTHON_FUNCTIONS = 4000
+
+
+@dataclass(frozen=True)
+class TrainingPrompt:
+    """Messages that end with a user's turn, and where they came from."""
+
+    source: str
+    prompt: Prompt
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys of the whole and of each user turn by itself."""
+        return {self.prompt.key} | {Prompt.user(text).key for role, text in self.prompt.messages if role == "user"}
+
+
+def sharegpt_turns(say: Say) -> Iterator[Prompt]:
+    """The first turns of each ShareGPT conversation of the training side, each with its history."""
+    for conversation in sharegpt_training_conversations(say):
+        asked = 0
+        for at, message in enumerate(conversation):
+            if message["role"] == "user" and asked < MAX_TURNS:
+                asked += 1
+                yield _prompt(conversation[: at + 1])
+
+
+def python_functions(say: Say) -> Iterator[Prompt]:
+    """Functions of Python's standard library, signature and docstring, to be written anew."""
+    found = 0
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("**/*.py")):
+        if "site-packages" in path.parts or "test" in path.parts:
+            continue
+        for head in _function_heads(path):
+            found += 1
+            yield Prompt.user(f"Write the body of this function from Python's module {path.stem}:\n\n{head}")
+            if found == PYTHON_FUNCTIONS:
+                return
+    say(f"{found:,} functions with a docstring in the standard library")
+
+
+def _function_heads(path: Path) -> Iterator[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+    except (SyntaxError, UnicodeDecodeError, ValueError):  # the standard library holds broken files on purpose
+        return
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and len(ast.get_docstring(node) or "") > 60:
+            docstring_end = node.body[0].end_lineno
+            yield "\n".join(lines[node.lineno - 1 : docstring_end])
+
+
+SOURCES: dict[str, Callable[[Say], Iterator[Prompt]]] = {"sharegpt": sharegpt_turns, "python": python_functions}
+
+
+def training_prompts(names: Sequence[str], say: Say = silent) -> list[TrainingPrompt]:
+    """Prompts of the named sources, or of a JSONL file of one's own, without duplicates, in the order of their hashes.
+
+    A prompt that shares a user turn with what the chapters measure with is left out. Raises ConfigError for an unknown source.
+    """
+    measured = evaluation_keys(say)
+    kept: dict[str, TrainingPrompt] = {}
+    left_out = 0
+    for name in names:
+        for prompt in _source(name, say):
+            one = TrainingPrompt(name, prompt)
+            if overlap(one, measured):
+                left_out += 1
+            else:
+                kept.setdefault(prompt.key, one)
+    say(f"{len(kept):,} training prompts; {left_out:,} left out because a chapter measures with one of their user turns")
+    if not kept:
+        raise ConfigError("data", list(names), "sources with at least one prompt that no chapter measures with")
+    return [kept[key] for key in sorted(kept)]
+
+
+def _source(name: str, say: Say) -> Iterator[Prompt]:
+    if name in SOURCES:
+        return SOURCES[name](say)
+    if Path(name).is_file():
+        return (prompt for prompt in domain(Path(name)) if not prompt.is_evaluation)
+    raise ConfigError("data", name, f"{', '.join(sorted(SOURCES))}, or a JSONL file with messages or a prompt a line")
+
+
+def evaluation_keys(say: Say = silent) -> dict[str, str]:
+    """Keys of all prompts that chapters measure with, and their dataset."""
+    keys: dict[str, str] = {}
+    for name, read in (("sharegpt", sharegpt), ("humaneval", humaneval), ("mtbench", mtbench), ("gsm8k", gsm8k)):
+        try:
+            keys |= {prompt.key: name for prompt in read(say)}
+        except AssetError as error:
+            say(f"{name} isn't here, so no training prompt can be compared with it ({error})")
+    return keys
+
+
+def overlap(one: TrainingPrompt, measured: dict[str, str]) -> set[str]:
+    """Datasets that hold the whole prompt or any of its user turns."""
+    return {measured[key] for key in one.keys if key in measured}
+
+
+def _prompt(messages: Sequence[Message]) -> Prompt:
+    return Prompt(tuple((message["role"], message["content"]) for message in messages))

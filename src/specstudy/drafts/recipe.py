@@ -1,0 +1,95 @@
+"""How a head is trained: its shape, its data and its schedule."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from specstudy.catalog.models import StrictModel
+from specstudy.errors import ConfigError
+
+HeadMethod = Literal["eagle3", "eagle3.1", "peagle"]
+
+
+class Recipe(StrictModel):
+    """What `specstudy drafts train` needs to know beside the target and the data.
+
+    The shape follows EAGLE-3 (arXiv 2503.01840: one layer, training-time test), EAGLE 3.1 (arXiv 2605.09992: a norm for each
+    auxiliary state, the normalised state fed back) and P-EAGLE (arXiv 2602.01469: four layers, a learned hidden state for masked
+    positions, conditional drop of depths with ratio 0.7 and floor 0.2).
+    """
+
+    method: HeadMethod
+    layers: int = Field(ge=1, description="decoder layers of the head")
+    intermediate_size: int = Field(ge=8, description="width of its MLP")
+    draft_vocab_size: int = Field(default=24_576, ge=64, description="most frequent tokens of the answers, all that the head can propose")
+    aux_layers: tuple[int, ...] | None = Field(default=None, description="target layers whose inputs the head reads; None: 2, the middle, the third last")
+    depth: int = Field(ge=1, le=16, description="tokens drafted per step in training")
+    depth_weight: float = Field(default=0.8, gt=0, le=1, description="loss weight of a depth over that of the depth before it")
+    drop_ratio: float = Field(default=0.7, gt=0, le=1, description="peagle: share of the anchors kept from one depth to the next")
+    drop_floor: float = Field(default=0.2, ge=0, le=1, description="peagle: least share of anchors kept")
+    hard_share: float = Field(default=0.5, ge=0, le=1, description="share of the target's own argmax in the label; the rest is its distribution")
+    learning_rate: float = Field(default=1e-3, gt=0)
+    warmup_share: float = Field(default=0.03, ge=0, lt=1)
+    weight_decay: float = Field(default=0.01, ge=0)
+    row_tokens: int = Field(default=1536, ge=32, description="length of a training row; a longer conversation is cut")
+    rows: int = Field(default=11, ge=1, description="rows of a step")
+    max_prompt_tokens: int = Field(default=1100, ge=8)
+    max_answer_tokens: int = Field(default=400, ge=1)
+    temperatures: tuple[float, ...] = Field(default=(0.0, 0.7), min_length=1, description="each prompt is answered once at each")
+    max_prompts: int | None = Field(default=22_000, ge=1, description="take no more prompts than this, in the order of their hashes")
+    steps: int | None = Field(default=None, ge=1, description="end after this many steps")
+    minutes: float | None = Field(default=None, gt=0, description="end after this much training time")
+    validate_every_s: float = Field(default=45, gt=0)
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _ends(self) -> Recipe:
+        if self.steps is None and self.minutes is None:
+            raise ConfigError("steps", None, "steps or minutes: training has to end")
+        return self
+
+    @property
+    def switches(self) -> dict[str, bool]:
+        """Norm switches of the head's config.json; EAGLE 3.1 is nothing but these."""
+        if self.method == "eagle3.1":
+            return {"fc_norm": True, "norm_output": True}
+        return {"fc_norm": self.method == "peagle", "norm_output": False}
+
+
+# "tiny" trains in a minute on two cores: enough to see the loss fall and the head load, useless as a draft.
+_FULL: dict[str, dict[str, object]] = {
+    "eagle3": {"layers": 1, "intermediate_size": 3072, "depth": 6, "minutes": 6},
+    "eagle3.1": {"layers": 1, "intermediate_size": 3072, "depth": 6, "minutes": 6},
+    "peagle": {"layers": 4, "intermediate_size": 1536, "depth": 8, "minutes": 6},
+}
+_TINY: dict[str, object] = {
+    "intermediate_size": 256,
+    "draft_vocab_size": 2048,
+    "depth": 3,
+    "rows": 2,
+    "row_tokens": 128,
+    "max_prompt_tokens": 64,
+    "max_answer_tokens": 24,
+    "temperatures": (0.0,),
+    "max_prompts": 24,
+    "steps": 12,
+    "minutes": None,
+}
+SETTINGS: dict[str, dict[str, object]] = {"full": {}, "tiny": _TINY}
+
+
+def recipe_for(method: str, setting: str = "full", **changes: object) -> Recipe:
+    """The recipe of a method; `changes` replace single fields. Raises ConfigError."""
+    if method not in _FULL:
+        raise ConfigError.unknown("method", method, _FULL)
+    if setting not in SETTINGS:
+        raise ConfigError.unknown("setting", setting, SETTINGS)
+    fields = {"method": method, **_FULL[method], **SETTINGS[setting], **{name: value for name, value in changes.items() if value is not None}}
+    if changes.get("steps") is not None and changes.get("minutes") is None:
+        fields["minutes"] = None
+    try:
+        return Recipe.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError.from_pydantic(error, "recipe") from error

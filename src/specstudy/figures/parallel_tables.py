@@ -1,0 +1,148 @@
+"""Parallel drafting against drafting token by token: tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from specstudy.analysis import Cell, Inflection, Interval, best_k, drafting_slopes, family_of, inflection, inflections, same_k, speedups, step_times
+from specstudy.figures.costs import change_text
+from specstudy.figures.parallel import contenders
+from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
+from specstudy.figures.text import Text, bullets, not_measured
+
+
+def best_k_table(cells: Sequence[Cell]) -> Table | Text:
+    """At each load: the best K of each side, its throughput and acceptance length, and the ratio."""
+    pair = contenders(cells)
+    contests = best_k(cells, *pair) if pair else []
+    if not contests:
+        return not_measured("P-EAGLE beside EAGLE-3")
+    rows = []
+    for one in contests:
+        row: dict[str, object] = {"load": one.cell.load.label}
+        for name, cell in (("P-EAGLE", one.cell), ("EAGLE-3", one.baseline)):
+            row[f"{name} K"] = cell.variant.num_speculative_tokens
+            row[f"{name} tokens/s"] = with_interval(cell.interval("output_tokens_per_s"))
+            row[f"{name} AL"] = with_interval(cell.interval("acceptance_length"), 2)
+        rows.append({**row, "P-EAGLE / EAGLE-3": change_text(one.ratio), "verdict": one.verdict + ("" if one.same_runner else "; model runners differ")})
+    note = "The best K has the highest mean throughput there. Ratio of repeats with the same prompts, 95 % interval; one that holds 1 is no difference."
+    return Table(pd.DataFrame(rows), contests[0].cell.records[0].evidence, note)
+
+
+def same_k_table(cells: Sequence[Cell]) -> Table | Text:
+    """P-EAGLE over EAGLE-3 at the same K: a row for each K, a column for each concurrency."""
+    pair = contenders(cells)
+    contests = same_k(cells, *pair) if pair else []
+    if not contests:
+        return not_measured("P-EAGLE and EAGLE-3 at one K and one load")
+    table: dict[int, dict[str, str]] = {}
+    for one in contests:
+        sure = one.verdict in ("faster", "slower") or one.ratio.n < 2
+        table.setdefault(one.cell.variant.num_speculative_tokens or 0, {})[f"c={one.cell.load.concurrency}"] = (
+            ratio_text(one.ratio) if sure else "no difference"
+        )
+    rows = [{"K": k, **table[k]} for k in sorted(table)]
+    note = "Throughput over EAGLE-3's, 95 % interval over paired repeats; no difference where it holds 1."
+    return Table(pd.DataFrame(rows).fillna(DASH), contests[0].cell.records[0].evidence, note)
+
+
+def inflection_table(cells: Sequence[Cell]) -> Table | Text:
+    """At which concurrency P-EAGLE's advantage over EAGLE-3 ends, for each K and for best K against best K."""
+    pair = contenders(cells)
+    found = inflections(same_k(cells, *pair)) if pair else []
+    overall = inflection(best_k(cells, *pair)) if pair else None
+    everything = [(str(one.k), one) for one in found] + ([("best against best", overall)] if overall is not None else [])
+    if not everything:
+        return not_measured("P-EAGLE beside EAGLE-3 at two concurrencies or more")
+    rows = [
+        {
+            "K": name,
+            "advantage ends at concurrency": one.text,
+            "ratio at the lowest": f"{one.contests[0].ratio.estimate:.2f} at {one.contests[0].cell.load.concurrency}",
+            "at the highest": f"{one.contests[-1].ratio.estimate:.2f} at {one.contests[-1].cell.load.concurrency}",
+        }
+        for name, one in everything
+    ]
+    note = (
+        "Where the throughput ratio first falls to 1, interpolated in log2 of concurrency between two measured loads. In brackets the 95 % interval: "
+        "the ratios are drawn from their t distributions, and the crossing is found each time."
+    )
+    return Table(pd.DataFrame(rows), everything[0][1].contests[0].cell.records[0].evidence, note)
+
+
+def drafting_table(cells: Sequence[Cell]) -> Table | Text:
+    """Extra milliseconds of a step beside the baseline's, its growth with each drafted token, at each load."""
+    slopes = drafting_slopes(cells)
+    if not slopes:
+        return not_measured("Three K or more beside a baseline")
+    rows = [
+        {
+            "method": slope.family.label,
+            "load": slope.load.label,
+            "K": f"{slope.ks[0]} to {slope.ks[-1]}",
+            "ms for each drafted token": _signed(slope.per_token_ms),
+            "fixed ms": _signed(slope.fixed_ms),
+            **{f"extra ms at K={k}": with_interval(_extra(cells, slope.family, slope.load, k), 2) for k in (slope.ks[0], slope.ks[-1])},
+        }
+        for slope in slopes
+    ]
+    note = (
+        "A step is mean TPOT times acceptance length; extra is what it takes beyond the baseline's TPOT at the same load, paired by repeat. It holds "
+        "drafting and the wider verification together (K + 1 positions through the target), not drafting alone. Least squares over K in each repeat; "
+        "± over repeats."
+    )
+    return Table(pd.DataFrame(rows).fillna(DASH), cells[0].records[0].evidence, note)
+
+
+def _signed(interval: Interval) -> str:
+    told = with_interval(interval, 3)
+    return f"{told}, no difference from 0" if interval.n > 1 and not interval.excludes(0.0) else told
+
+
+def _extra(cells: Sequence[Cell], family: object, load: object, k: int) -> Interval | None:
+    own = (time for time in step_times(cells) if family_of(time.cell.variant) == family and time.cell.load == load)
+    return next((time.extra_ms for time in own if time.cell.variant.num_speculative_tokens == k), None)
+
+
+def parallel_conclusion(cells: Sequence[Cell]) -> Text:
+    """Which of the two to deploy, at which load, and what a step costs."""
+    pair = contenders(cells)
+    contests = best_k(cells, *pair) if pair else []
+    if not contests or pair is None:
+        return not_measured("P-EAGLE beside EAGLE-3")
+    lines = [_runner_line(contests[0].same_runner)]
+    for verdict, said in (("faster", "P-EAGLE is faster, best K against best K"), ("slower", "EAGLE-3 is faster"), ("no difference", "There is no difference")):
+        own = [one for one in contests if one.verdict == verdict]
+        if own:
+            lines.append(f"{said}, at " + "; ".join(f"{one.cell.load.label}: {ratio_text(one.ratio)}" for one in own) + ".")
+    overall = inflection(contests)
+    if overall is not None:
+        lines.append(f"Best K against best K, the concurrency at which P-EAGLE's advantage ends: {overall.text}.")
+    lines.append(_inflection_line(inflections(same_k(cells, *pair))))
+    lines += _slope_lines(cells)
+    flagged = [one for one in speedups(cells) if one.flagged and one.cell.variant in {side.variant for c in contests for side in (c.cell, c.baseline)}]
+    if flagged:
+        lines.append("Flagged, under 0.95 of the baseline: " + "; ".join(f"{one.cell.variant.label} at {one.cell.load.label}" for one in flagged) + ".")
+    return bullets(lines)
+
+
+def _runner_line(same: bool) -> str:
+    return "" if same else "The two ran on different model runners, so the ratio measures the runner too."
+
+
+def _inflection_line(found: Sequence[Inflection]) -> str:
+    if not found:
+        return ""
+    return "At the same K it ends at: " + "; ".join(f"K={one.k}, {one.text}" for one in found) + "."
+
+
+def _slope_lines(cells: Sequence[Cell]) -> list[str]:
+    slopes = drafting_slopes(cells)
+    lowest = [slope for slope in slopes if slope.load == slopes[0].load] if slopes else []
+    return [
+        f"{slope.family.label} at {slope.load.label}: each further drafted token adds {_signed(slope.per_token_ms)} ms to a step, "
+        "drafting and wider verification together."
+        for slope in lowest
+    ]

@@ -1,0 +1,237 @@
+"""Carry a plan out: start servers, measure what the records lack, keep every repeat as it comes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specstudy.catalog.paths import cache_dir, project_root, recorded_dir
+from specstudy.errors import ServerStartError, SpecstudyError, StoreWriteError, StudyError
+from specstudy.measure import Sampling, gpu_identity, measure, record_of
+from specstudy.plan import START_GUESS_S, Cell, Plan, ServerPlan, cell_facts, enough, expected_repeat_s
+from specstudy.progress import Progress, Ticker, duration_text
+from specstudy.records import Provenance, Record, RecordStore, load_records, portable, provenance, without_port
+from specstudy.serving import ENGINES, Server, launch_together, log_facts
+from specstudy.serving.logs import weights_size_gib
+
+
+@dataclass(frozen=True)
+class Work:
+    """A server and those of its cells that still lack repeats."""
+
+    server: ServerPlan
+    cells: tuple[Cell, ...]
+
+    @property
+    def label(self) -> str:
+        """The server's."""
+        return self.server.deployment.label
+
+
+class Ledger:
+    """What is on disk for a plan, and so what is left of it.
+
+    Only records of the same cell, server command line, packages and allocation count: others aren't comparable.
+    """
+
+    def __init__(self, plan: Plan, records_path: Path) -> None:
+        identity = gpu_identity()
+        self.plan = plan
+        self.origin: Provenance = provenance(project_root(), identity.uuids if identity else ())
+        self._records = list(load_records(records_path).records)
+        self._earlier = [record for path in sorted((recorded_dir() / plan.profile.name).glob("*.jsonl")) for record in load_records(path).records]
+
+    def add(self, record: Record) -> None:
+        """One more, just measured."""
+        self._records.append(record)
+
+    def repeats(self, server: ServerPlan, cell: Cell) -> list[Record]:
+        """Good repeats of this very cell on this allocation, in order."""
+        facts = cell_facts(self.plan, server.deployment, cell)
+        facts |= {"allocation": self.origin.allocation, "packages": dict(self.origin.packages)}
+        argv = self._argv_without_port(server)
+        same = [
+            record
+            for record in self._records
+            if record.status == "ok" and all(getattr(record, key) == value for key, value in facts.items()) and without_port(record.server_argv) == argv
+        ]
+        return sorted(same, key=lambda record: record.repeat)
+
+    def _argv_without_port(self, server: ServerPlan) -> tuple[str, ...]:
+        argv = ENGINES[self.plan.profile.engine.name].argv(server.deployment, 0)
+        return without_port(portable(argv, cache_dir()))
+
+    def left(self) -> list[Work]:
+        """Servers with cells that lack repeats, in the plan's order."""
+        work = [Work(server, tuple(cell for cell in server.cells if not self._done(server, cell))) for server in self.plan.servers]
+        return [one for one in work if one.cells]
+
+    def _done(self, server: ServerPlan, cell: Cell) -> bool:
+        return enough(self.plan.profile.measuring, cell, self.repeats(server, cell))
+
+    def expected_repeats(self, server: ServerPlan, cell: Cell) -> list[float]:
+        """Expected seconds of each repeat that the cell still needs at least."""
+        wanted = cell.repeats or self.plan.profile.measuring.min_repeats
+        max_tokens = self.plan.profile.workloads[cell.workload].max_tokens
+        one = expected_repeat_s(cell, max_tokens, [*self._earlier, *self._records])
+        return [one] * max(1, wanted - len(self.repeats(server, cell)))
+
+
+def groups(plan: Plan, work: Sequence[Work]) -> list[tuple[Work, ...]]:
+    """Servers that are started together."""
+    size = plan.profile.measuring.servers_at_once
+    return [tuple(work[start : start + size]) for start in range(0, len(work), size)]
+
+
+def expected_steps(ledger: Ledger, work: Sequence[Work]) -> list[float]:
+    """Expected seconds of each step: the start of a group, then each repeat of its cells."""
+    steps: list[float] = []
+    for together in groups(ledger.plan, work):
+        steps.append(START_GUESS_S)
+        steps += itertools.chain.from_iterable(ledger.expected_repeats(one.server, cell) for one in together for cell in one.cells)
+    return steps
+
+
+def plan_text(ledger: Ledger) -> str:
+    """Servers, cells, prompts and expected time of what is left, for somebody who is about to measure it."""
+    work = ledger.left()
+    if not work:
+        return f"{ledger.plan.chapter}: every cell is on disk already"
+    lines = [_headline(ledger, work)]
+    prompts = 0
+    for number, together in enumerate(groups(ledger.plan, work), 1):
+        if len(together) > 1:
+            lines.append(f"group {number}: {len(together)} servers started together")
+        for one in together:
+            lines.append(f"  {one.label}")
+            for cell in one.cells:
+                repeats = ledger.expected_repeats(one.server, cell)
+                prompts += (cell.num_prompts + cell.warmups) * len(repeats)
+                each = f"{cell.num_prompts} prompts, {cell.warmups} to warm up"
+                lines.append(f"    {cell.label}: {len(repeats)} repeats of {each}, about {duration_text(sum(repeats))}")
+    lines.append(f"{prompts:,} requests in all; further repeats where an interval is still wide come on top")
+    return "\n".join(lines)
+
+
+def _headline(ledger: Ledger, work: Sequence[Work]) -> str:
+    expected_s = sum(expected_steps(ledger, work))
+    cells = sum(len(one.cells) for one in work)
+    return f"{ledger.plan.chapter}: {len(work)} servers, {cells} cells to measure, about {duration_text(expected_s)}"
+
+
+class Runner:
+    """One pass over what is left of a plan."""
+
+    def __init__(self, ledger: Ledger, store: RecordStore) -> None:
+        self._ledger, self._store, self._plan = ledger, store, ledger.plan
+        self._failures: list[str] = []
+        self._work = ledger.left()
+        self._progress = Progress(expected_steps(ledger, self._work))
+
+    def run(self) -> None:
+        """Every server with cells left. Raises StudyError at the end if any failed."""
+        chapter = self._plan.chapter
+        if not self._work:
+            print(f"{chapter}: every cell is on disk already, in {self._store.records_path}")
+            return
+        print(_headline(self._ledger, self._work))
+        for together in groups(self._plan, self._work):
+            self._group(together)
+        if self._failures:
+            raise StudyError(f"{chapter}: {len(self._failures)} failed; the rest is on disk.\n" + "\n".join(self._failures))
+
+    def _group(self, together: Sequence[Work]) -> None:
+        """Start them side by side; once all are up, measure one after the other while the rest stand idle."""
+        engine, folder = self._plan.profile.engine, self._store.records_path.parent / "logs"
+        wanted = [(one.server.deployment, folder / f"{self._plan.chapter}-{one.label}.log") for one in together]
+        labels = ", ".join(one.label for one in together)
+        self._progress.start()
+        waiting = Ticker(f"starting {'the server' if len(together) == 1 else f'{len(together)} servers'} for {labels}")
+        with launch_together(wanted, engine=engine.name, timeout_s=engine.start_timeout_s, waiting=waiting) as started:
+            servers = [server for server in started if isinstance(server, Server)]
+            if servers:
+                slowest_s = max(server.start_s for server in servers)
+                self._progress.finish(f"{labels}: {'server ready' if len(together) == 1 else f'{len(servers)} servers ready'} after {slowest_s:.0f} s")
+            else:
+                self._progress.drop(1)
+            for one, server in zip(together, started, strict=True):
+                self._server(one, server, servers)
+
+    def _server(self, one: Work, server: Server | ServerStartError, all_servers: Sequence[Server]) -> None:
+        left = list(one.cells)
+        try:
+            if isinstance(server, ServerStartError):
+                raise server
+            while left:
+                self._cell(server, one.server, left.pop(0), all_servers)
+        except StoreWriteError:
+            raise
+        except SpecstudyError as error:
+            self._drop(one.server, left)
+            self._failures.append(f"{one.label}: {error}")
+            print(f"FAILED {one.label}: {error}", flush=True)
+
+    def _drop(self, server: ServerPlan, cells: Iterable[Cell]) -> None:
+        self._progress.drop(sum(len(self._ledger.expected_repeats(server, cell)) for cell in cells))
+
+    def _cell(self, server: Server, server_plan: ServerPlan, cell: Cell, all_servers: Sequence[Server]) -> None:
+        """Repeat the cell until its interval is narrow enough. A failed repeat ends it."""
+        rules = self._plan.profile.measuring
+        done = self._ledger.repeats(server_plan, cell)
+        planned = len(self._ledger.expected_repeats(server_plan, cell))
+        while not enough(rules, cell, done):
+            self._progress.start()
+            if planned == 0:
+                self._progress.insert(sum(record.duration_s or 0.0 for record in done) / len(done))
+            planned = max(0, planned - 1)
+            neighbours = sum(other is not server and other.process.poll() is None for other in all_servers)
+            record = self._repeat(server, server_plan, cell, len(done), neighbours)
+            what = f"{server_plan.deployment.label}, {cell.label}, repeat {len(done) + 1}"
+            if record.status == "failed":
+                self._failures.append(f"{what}: {record.error}")
+                self._progress.finish(f"{what}: FAILED: {record.error}")
+                self._progress.drop(planned)
+                server.raise_if_dead()
+                return
+            done.append(record)
+            self._progress.finish(f"{what}: {record.output_tokens_per_s:.1f} tok/s")
+
+    def _repeat(self, server: Server, server_plan: ServerPlan, cell: Cell, repeat: int, idle_neighbours: int) -> Record:
+        plan, rules = self._plan, self._plan.profile.measuring
+        spec = plan.profile.workloads[cell.workload]
+        seed = rules.seed + repeat
+        prompts, warmups = cell.prompts(plan.pools[cell.workload], repeat, rules.seed)
+        measured = measure(
+            server,
+            prompts,
+            warmups,
+            cell.arrival(seed),
+            Sampling(spec.max_tokens, spec.temperature, seed),
+            max_schedule_lag_ms=rules.max_schedule_lag_ms,
+        )
+        if idle_neighbours:  # NVML sees the device's memory as a whole
+            measured = replace(measured, figures={**measured.figures, "gpu_memory_peak_gib": None})
+        facts = {**cell_facts(plan, server_plan.deployment, cell), **self._facts(server, server_plan)}
+        record = record_of(measured, {**facts, "repeat": repeat, "seed": seed, "idle_neighbours": idle_neighbours})
+        self._store.append(record, measured.requests)
+        self._ledger.add(record)
+        return record
+
+    def _facts(self, server: Server, server_plan: ServerPlan) -> dict[str, Any]:
+        origin, engine = self._ledger.origin, ENGINES[self._plan.profile.engine.name]
+        draft = server_plan.deployment.draft_path
+        return {
+            **log_facts(server.log_path),
+            "draft_weights_gib": None if draft is None else weights_size_gib(draft),
+            "engine": engine.name,
+            "engine_version": engine.version() or "unknown",
+            "allocation": origin.allocation,
+            "git_sha": origin.git_sha,
+            "packages": dict(origin.packages),
+            "server_argv": portable(server.argv, cache_dir()),
+            "host_cpu": origin.host_cpu,
+            "host_cpus": origin.host_cpus,
+        }

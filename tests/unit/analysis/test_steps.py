@@ -1,0 +1,55 @@
+"""Step times and the slope of drafting, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.standin.synthetic import cell, record, repeats
+
+from specstudy.analysis import Cell, drafting_slopes, step_times
+
+
+def drafting(k: int, tpot_ms: list[float], lengths: list[float], method: str = "eagle3", **more: Any) -> Cell:
+    same = {"method": method, "draft": None if method == "ngram" else "e", "num_speculative_tokens": k, **more}
+    return cell([record(repeat=i, tpot_ms_mean=t, acceptance_length=a, **same) for i, (t, a) in enumerate(zip(tpot_ms, lengths, strict=True))])
+
+
+def test_a_step_takes_tpot_times_what_it_delivers() -> None:
+    baseline = repeats([3.0, 4.0], "tpot_ms_mean")
+    (found,) = step_times([baseline, drafting(3, [2.0, 2.5], [2.5, 2.4])])
+    assert found.step_ms.estimate == pytest.approx(5.5)  # 5.0 and 6.0
+    assert found.extra_ms is not None
+    assert (found.extra_ms.low, found.extra_ms.estimate, found.extra_ms.high) == pytest.approx((2.0, 2.0, 2.0))  # 5 - 3, 6 - 4
+
+
+def test_a_method_that_does_not_draft_in_each_step_has_no_step_time() -> None:
+    assert step_times([repeats([3.0], "tpot_ms_mean"), drafting(3, [2.0], [2.5], method="ngram")]) == []
+
+
+def test_without_a_baseline_at_the_load_nothing_is_extra() -> None:
+    (found,) = step_times([repeats([3.0], "tpot_ms_mean", concurrency=8), drafting(3, [2.0], [2.5])])
+    assert found.extra_ms is None and found.extra_by_repeat == {}
+
+
+def test_the_slope_is_the_line_through_exact_points() -> None:
+    # Baseline 2 ms in both repeats; a step takes 2 + 1 + 0.5 K ms in the first, 2 + 1 + 0.7 K in the second.
+    cells = [repeats([2.0, 2.0], "tpot_ms_mean")]
+    for k in (1, 2, 4, 8):
+        cells.append(drafting(k, [3 + 0.5 * k, 3 + 0.7 * k], [1.0, 1.0]))
+    (found,) = drafting_slopes(cells)
+    assert found.ks == (1, 2, 4, 8)
+    assert found.per_token_ms.estimate == pytest.approx(0.6)
+    assert found.per_token_ms.high - 0.6 == pytest.approx(12.706 * 0.1, rel=1e-4)  # t(0.975, 1) times half the difference
+    assert (found.fixed_ms.low, found.fixed_ms.estimate) == pytest.approx((1.0, 1.0))
+
+
+def test_the_slope_is_the_least_squares_line_by_hand() -> None:
+    # Extra 1, 2, 6 ms at K = 1, 2, 3: slope (6 - 1) / 2 = 2.5, through the means (2, 3).
+    cells = [repeats([1.0], "tpot_ms_mean"), *(drafting(k, [1.0 + extra], [1.0]) for k, extra in ((1, 1.0), (2, 2.0), (3, 6.0)))]
+    (found,) = drafting_slopes(cells)
+    assert (found.per_token_ms.estimate, found.fixed_ms.estimate) == pytest.approx((2.5, -2.0))
+
+
+def test_two_k_make_no_line() -> None:
+    assert drafting_slopes([repeats([1.0], "tpot_ms_mean"), drafting(1, [2.0], [1.0]), drafting(2, [3.0], [1.0])]) == []

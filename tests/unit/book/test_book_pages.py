@@ -1,0 +1,134 @@
+"""Pages read before everything is measured: a chapter, a card or an answer that isn't there is a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.standin.synthetic import chapter_04, write
+
+from specstudy.book import answers, open_chapter, shipped_heads
+from specstudy.errors import ConfigError
+from specstudy.figures import Picture, Table
+
+ROOT = Path(__file__).parents[3]
+SHA = "0" * 64
+CARD: dict[str, Any] = {
+    "name": "made-up",
+    "method": "eagle3",
+    "target": {"name": "tiny", "hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 16, "tokenizer_sha256": SHA},
+    "aux_layers": [0, 1, 2],
+    "licence": "Apache-2.0",
+    "command": "specstudy drafts train --method eagle3",
+    "data": {
+        "sources": [{"name": "sharegpt", "prompts": 10, "answers": 10, "answer_tokens": 100}],
+        "evaluation_share": 0.1,
+        "temperatures": [0],
+        "regenerated_with": {"engine": "vllm", "version": "0"},
+        "prompts_sha256": SHA,
+    },
+    "training": {
+        "method": "training-time test",
+        "library": "speculators 0.9.0",
+        "steps": 20,
+        "tokens_per_step": 10,
+        "tokens_seen": 200,
+        "epochs": 1,
+        "seconds": 3,
+        "device": "a processor",
+        "learning_rate": 0.001,
+        "loss": "cross entropy",
+        "seed": 0,
+        "parameters": 12,
+        "loss_curve": [[0, 9.5], [10, 4.0], [20, 2.25]],
+        "validation": [{"step": 20, "accuracy_per_position": [0.5, 0.25], "expected_acceptance_length": 1.75}],
+    },
+    "acceptance": [
+        {
+            "workload": "chat",
+            "num_speculative_tokens": 2,
+            "concurrency": 1,
+            "temperature": 0,
+            "dtype": "bfloat16",
+            "engine_version": "0",
+            "acceptance_length": 1.75,
+            "per_position": [0.5, 0.25],
+            "drafts": 100,
+        }
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def _this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECSTUDY_ROOT", str(ROOT))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Results of the CPU's and the GPU's profile, by rule."""
+    for profile in ("cpu-smollm2", "h200-smollm2"):
+        write(tmp_path, chapter_04(small=True), profile)
+    return tmp_path
+
+
+def test_without_a_name_the_gpus_records_are_shown(results: Path) -> None:
+    assert "h200-smollm2" in open_chapter("04_eagle3", results_dir=str(results)).note.markdown
+    assert "cpu-smollm2" in open_chapter("04_eagle3", "cpu-smollm2", results_dir=str(results)).note.markdown
+
+
+def test_the_main_cells_are_those_of_chat(results: Path) -> None:
+    assert {cell.load.workload for cell in open_chapter("04_eagle3", results_dir=str(results)).main} == {"chat"}
+
+
+@pytest.mark.parametrize(
+    ("chapter", "profile", "said"),
+    [
+        ("04_eagle3", None, "No profile has records"),
+        ("04_eagle3", "cpu-smollm2", "nothing to show"),
+        ("99_none", "cpu-smollm2", "doesn't measure chapter 99_none"),
+    ],
+)
+def test_a_chapter_without_records_is_a_sentence(chapter: str, profile: str | None, said: str, tmp_path: Path) -> None:
+    found = open_chapter(chapter, profile, results_dir=str(tmp_path))
+    assert said in found.note.markdown and found.cells == []
+
+
+def test_wrong_words_are_still_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="profile"):
+        open_chapter("04_eagle3", "no-such", results_dir=str(tmp_path))
+    with pytest.raises(ConfigError, match="mode"):
+        open_chapter("04_eagle3", mode="dead", results_dir=str(tmp_path))
+
+
+def test_the_answers_name_each_profile_with_its_evidence(results: Path) -> None:
+    told = answers(str(results)).markdown
+    assert "SmolLM2-135M-Instruct on one H200" in told and "SmolLM2-135M-Instruct on a CPU" in told
+    assert told.count("evidence: real") == 2
+    assert "At chat c=1 the best is smollm2-135m-eagle3 K=3" in told
+
+
+def test_without_results_there_is_no_answer(tmp_path: Path) -> None:
+    assert answers(str(tmp_path)).markdown == "No records yet."
+
+
+def test_without_heads_each_part_is_a_sentence(tmp_path: Path) -> None:
+    heads = shipped_heads(tmp_path)
+    for part in (heads.facts(), heads.loss_curve(), heads.acceptance(), heads.tried(), heads.checks()):
+        assert not isinstance(part, Picture | Table)
+
+
+def test_a_card_is_shown_with_its_numbers(tmp_path: Path) -> None:
+    folder = tmp_path / "made-up"
+    folder.mkdir()
+    (folder / "card.json").write_text(json.dumps(CARD))
+    (folder / "checks.csv").write_text("check,verdict,found,allowed\nvocabulary,ok,vocab_size 16,the target's\n")
+    heads = shipped_heads(tmp_path)
+    curve, validation, acceptance, checks = heads.loss_curve(), heads.validation(), heads.acceptance(), heads.checks()
+    assert isinstance(curve, Picture) and "made-up: 9.50 at step 0, 2.25 at step 20" in curve.alt
+    assert isinstance(validation, Picture) and "1.75 at step 20" in validation.alt
+    assert isinstance(acceptance, Table) and acceptance.frame["acceptance length"].tolist() == ["1.75"]
+    assert isinstance(checks, Table) and checks.frame["made-up"].tolist() == ["ok: vocab_size 16"]
+    assert isinstance(heads.facts(), Table)

@@ -1,0 +1,91 @@
+"""Facts read from the files of heads and targets, whatever form a library writes them in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.drafts.conftest import word_tokenizer
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
+
+from specstudy.drafts.checkpoint import group_of, head_dim, rope, tokenizer_sha256
+
+
+def kept(tokenizer: Tokenizer, folder: Path, *, pretty: bool = True) -> str | None:
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=pretty)
+    return tokenizer_sha256(folder)
+
+
+def bpe(merges: list[tuple[str, str]]) -> Tokenizer:
+    return Tokenizer(BPE({"a": 0, "b": 1, "ab": 2, "ba": 3}, merges))
+
+
+def test_a_tokenizers_hash_is_of_its_tokens_not_of_its_file(tmp_path: Path) -> None:
+    pretty, dense = (kept(word_tokenizer(), tmp_path / name, pretty=name == "pretty") for name in ("pretty", "dense"))
+    assert (tmp_path / "pretty" / "tokenizer.json").read_bytes() != (tmp_path / "dense" / "tokenizer.json").read_bytes()
+    assert pretty == dense is not None
+
+
+def test_merges_as_pairs_or_as_words_are_the_same(tmp_path: Path) -> None:
+    pairs = kept(bpe([("a", "b")]), tmp_path / "pairs")
+    content = json.loads((tmp_path / "pairs" / "tokenizer.json").read_text())
+    content["model"]["merges"] = ["a b"]
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "tokenizer.json").write_text(json.dumps(content))
+    assert tokenizer_sha256(tmp_path / "words") == pairs
+
+
+def test_other_tokens_merges_or_added_tokens_give_another_hash(tmp_path: Path) -> None:
+    added = word_tokenizer()
+    added.add_special_tokens([AddedToken("<end>", special=True)])
+    tokenizers = [word_tokenizer(), word_tokenizer(255), added, bpe([("a", "b")]), bpe([("a", "b"), ("b", "a")]), bpe([("b", "a"), ("a", "b")])]
+    hashes = [kept(tokenizer, tmp_path / str(i)) for i, tokenizer in enumerate(tokenizers)]
+    assert len(set(hashes)) == len(tokenizers)
+
+
+def test_no_tokenizer_no_hash(tmp_path: Path) -> None:
+    assert tokenizer_sha256(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({}, {"rope_type": "default", "rope_theta": 10000.0}),
+        ({"rope_theta": 100000}, {"rope_type": "default", "rope_theta": 100000.0}),
+        ({"rope_theta": 100000, "rope_scaling": None}, {"rope_type": "default", "rope_theta": 100000.0}),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}}, {"rope_type": "default", "rope_theta": 100000.0}),
+        ({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2}}, {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}, {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}),
+    ],
+)
+def test_old_and_new_forms_of_rotary_parameters(config: dict[str, Any], found: dict[str, Any]) -> None:
+    assert rope(config) == found
+
+
+@pytest.mark.parametrize(
+    ("config", "width"),
+    [({"head_dim": 64, "hidden_size": 576, "num_attention_heads": 12}, 64), ({"hidden_size": 576, "num_attention_heads": 9}, 64), ({"hidden_size": 576}, None)],
+)
+def test_the_width_of_an_attention_head(config: dict[str, Any], width: int | None) -> None:
+    assert head_dim(config) == width
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("layers.3.self_attn.o_proj.weight", "attention"),
+        ("layers.0.mlp.gate_proj.weight", "mlp"),
+        ("fc.weight", "fc"),
+        ("lm_head.weight", "lm_head"),
+        ("d2t", "d2t"),
+        ("fc_norm.0.weight", "other"),
+        ("mask_hidden", "other"),
+        ("layers.0.hidden_norm.weight", "other"),
+    ],
+)
+def test_the_group_of_a_tensor(name: str, group: str) -> None:
+    assert group_of(name) == group

@@ -1,0 +1,118 @@
+"""`specstudy drafts` as a user types it, in this process; what it prints and how it ends."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+from tests.standin.heads import card_for
+from tests.unit.drafts.conftest import MakeHead, edit_config
+from typer.testing import CliRunner
+
+from specstudy.cli import app
+from specstudy.drafts.card import read_card, write_card
+from specstudy.errors import ConfigError
+
+PROFILE = {
+    "name": "tiny-cpu",
+    "title": "",
+    "evidence": "real",
+    "hardware": "cpu",
+    "target": "tiny",
+    "dtype": "float32",
+    "engine": {"max_model_len": 64, "max_num_seqs": 2},
+    "workloads": {"chat": {"dataset": "humaneval", "max_prompt_tokens": 32, "max_tokens": 8}},
+    "chapters": {},
+}
+
+
+@pytest.fixture
+def catalog(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project with a profile of the tiny target, its prompts never read here."""
+    (checkout / "data/profiles/tiny-cpu.yaml").write_text(yaml.safe_dump(PROFILE))
+    monkeypatch.chdir(checkout)
+    return checkout
+
+
+@pytest.fixture
+def packed(catalog: Path, make_head: MakeHead, target: Path) -> Path:
+    """A good head, packed by the command."""
+    source = make_head("eagle3")
+    write_card(card_for("eagle3", source, target, name="tiny-head"), source)
+    run("pack", str(source), "data/drafts/tiny-head", "--target", "tiny")
+    return catalog / "data/drafts/tiny-head"
+
+
+def run(*words: str, status: int = 0) -> str:
+    done = CliRunner().invoke(app, ["drafts", *words])
+    if isinstance(done.exception, ConfigError):
+        raise done.exception
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_pack_says_what_it_took(packed: Path) -> None:
+    card = read_card(packed)
+    assert card.packing is not None
+    assert card.packing.bits == {"attention": 8, "fc": 8, "mlp": 4, "other": 16}
+
+
+def test_pack_with_other_bits(packed: Path, make_head: MakeHead, catalog: Path) -> None:
+    said = run("pack", str(make_head("eagle3")), "out", "--target", "tiny", "--mlp-bits", "16", "--attention-bits", "16")
+    assert "mlp 16 bits" in said
+    with pytest.raises(ConfigError) as refused:
+        run("pack", str(make_head("eagle3")), "out", "--target", "tiny", "--mlp-bits", "5")
+    assert (refused.value.field, refused.value.got, refused.value.allowed) == ("mlp_bits", 5, "one of 4, 8, 16")
+
+
+def test_unpack_gives_a_folder_and_a_copy_where_asked(packed: Path, tmp_path: Path) -> None:
+    folder = Path(run("unpack", "tiny-head").strip().splitlines()[-1])
+    assert "fc.weight" in load_file(folder / "model.safetensors")
+    run("unpack", "tiny-head", str(tmp_path / "copy"))
+    assert (tmp_path / "copy" / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match="isn't there yet"):
+        run("unpack", "tiny-head", str(tmp_path / "copy"))
+
+
+def test_card_prints_the_card(packed: Path) -> None:
+    assert run("card", "tiny-head").startswith("# tiny-head\n")
+
+
+def test_check_of_a_good_head(packed: Path) -> None:
+    said = run("check", "tiny-head", "--profile", "tiny-cpu")
+    assert "lm_head rows" in said
+    assert "fail" not in said
+
+
+def test_check_of_a_bad_head_ends_with_1(packed: Path, tmp_path: Path) -> None:
+    run("unpack", "tiny-head", str(tmp_path / "bad"))
+    shutil.copy(packed / "card.json", tmp_path / "bad")
+    edit_config(tmp_path / "bad", norm_before_residual=True)
+    said = run("check", str(tmp_path / "bad"), "--profile", "tiny-cpu", status=1)
+    assert said.count("fail") == 1
+
+
+def test_a_bad_head_is_not_served(packed: Path, tmp_path: Path) -> None:
+    run("unpack", "tiny-head", str(tmp_path / "bad"))
+    edit_config(tmp_path / "bad", architectures=["GPT2LMHeadModel"])
+    assert "acceptance isn't measured" in run("check", str(tmp_path / "bad"), "--profile", "tiny-cpu", "--live", status=1)
+
+
+def test_live_needs_a_card_and_a_claim(packed: Path, tmp_path: Path) -> None:
+    run("unpack", "tiny-head", str(tmp_path / "bare"))
+    with pytest.raises(ConfigError, match=r"card\.json"):
+        run("check", str(tmp_path / "bare"), "--profile", "tiny-cpu", "--live")
+    write_card(read_card(packed).model_copy(update={"acceptance": ()}), packed)
+    with pytest.raises(ConfigError, match="card: acceptance"):
+        run("check", "tiny-head", "--profile", "tiny-cpu", "--live")
+
+
+@pytest.mark.parametrize("command", ["check", "unpack", "card"])
+def test_an_unknown_head_is_refused(command: str, packed: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        run(command, "no-such-head", *(["--profile", "tiny-cpu"] if command == "check" else []))
+    assert refused.value.field == "draft"
+    assert "tiny-head" in refused.value.allowed
