@@ -46,7 +46,7 @@ def main() -> int:
     if content["via"] == "cli":
         from specstudy import cli
 
-        sys.argv = ["specstudy", "measure", chapter, "--profile", profile, "--results-dir", results_dir]
+        sys.argv = ["specstudy", "measure", chapter, "--profile", profile, "--results-dir", results_dir, *content["arguments"]]
         cli.main()
         return 0
     try:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,11 +146,11 @@ class StudyProcess:
         return self.process.wait(timeout=timeout_s)
 
 
-def start_study(world: World, *, via: str = "study", max_file_bytes: int | None = None) -> StudyProcess:
-    """Start `run_study.py` on `world`: by `open_study`, or by the command line with `via` "cli"."""
+def start_study(world: World, *, via: str = "study", arguments: Sequence[str] = (), max_file_bytes: int | None = None) -> StudyProcess:
+    """Start `run_study.py` on `world`: by `open_study`, or with `via` "cli" by the command line, with further `arguments`."""
     world.write()
     given = world.root / "study.json"
-    given.write_text(json.dumps({"marker": world.marker, "options": world.options, "via": via, "max_file_bytes": max_file_bytes}))
+    given.write_text(json.dumps({"marker": world.marker, "options": world.options, "via": via, "arguments": list(arguments), "max_file_bytes": max_file_bytes}))
     output = world.root / f"output-{time.monotonic_ns()}.txt"
     with output.open("wb") as out:
         command = [sys.executable, "-W", "error", str(RUN_STUDY), str(given), CHAPTER, PROFILE, str(world.root / "results")]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
+from specstudy.analysis import Cell
 from specstudy.catalog import data_dir, load_draft, load_target
 from specstudy.drafts.card import Card, acceptance_table, facts_table, read_card
 from specstudy.figures import Picture, Table, Text
@@ -31,7 +32,7 @@ class Heads:
         if not self.cards:
             return NONE_SHIPPED
         frame = facts_table(list(self.cards)).fillna(DASH).rename_axis("fact").reset_index()
-        return Table(frame, "real", "From the card.json beside each head; the command is the one that made it.")
+        return Table(frame, "real", "From the card.json beside each head; the command is the one that made it.", words=True)
 
     def loss_curve(self) -> Picture | Text:
         """Training loss over steps, a line for each head."""
@@ -63,7 +64,7 @@ class Heads:
             axes.plot([step for step, _ in points], [length for _, length in points], color=colour, marker=marker, label=card.name)
             told.append(f"{card.name}: {points[0][1]:.2f} at step {points[0][0]:,}, {points[-1][1]:.2f} at step {points[-1][0]:,}")
         axes.set_xlabel("training step")
-        axes.set_ylabel("expected acceptance length (tokens/step)")
+        axes.set_ylabel("expected AL (tokens/step)")
         legend_above(axes, columns=1)
         alt = f"Acceptance length expected from held-out answers over training steps. {'; '.join(told)}."
         return Picture.of(figure, "Was it still getting better when training ended?", alt, "real")
@@ -81,7 +82,20 @@ class Heads:
     def tried(self) -> Table | Text:
         """What was tried on the way, and what it gave."""
         rows = [{"head": card.name, "tried": one.what, "gave": one.gave} for card in self.cards for one in card.tried]
-        return Table(pd.DataFrame(rows), "real") if rows else Text("*No card lists what was tried.*")
+        return Table(pd.DataFrame(rows), "real", words=True) if rows else Text("*No card lists what was tried.*")
+
+    def data_note(self, cells: Sequence[Cell]) -> Text:
+        """Whether the heads that `cells` were measured with learned from the same prompts, and how much each saw."""
+        drafts = {cell.variant.draft for cell in cells}
+        cards = [card for card in self.cards if card.name in drafts]
+        if len(cards) < 2:
+            return Text("*What these heads were trained on isn't on a card of this checkout, so a difference between them may be one of data.*")
+        same = len({card.data.prompts_sha256 for card in cards}) == 1
+        seen = "; ".join(f"{card.name} {card.training.tokens_seen / 1e6:,.1f} million" for card in cards)
+        told = "learned from the same prompts" if same else "learned from different prompts, so a difference between them may be one of data"
+        return Text(
+            f"By their cards these heads {told}. Tokens seen in training: {seen}. Each was trained once; another seed would give somewhat other figures."
+        )
 
     def checks(self, mode: str = "recorded") -> Table | Text:
         """Every check of `specstudy drafts check` on every head; in mode "live" made now, else as kept beside the heads."""
@@ -91,7 +105,7 @@ class Heads:
             return Text("*No head's checks are on file.*") if self.cards else NONE_SHIPPED
         columns = {name: frame.set_index("check").apply(lambda row: f"{row['verdict']}: {row['found']}", axis=1) for name, frame in found.items()}
         table = pd.DataFrame(columns).fillna(DASH).rename_axis("check").reset_index()
-        return Table(table, "real", "Each field: the verdict and what was found. `specstudy drafts check NAME` prints what is allowed, too.")
+        return Table(table, "real", "Each field: the verdict and what was found. specstudy drafts check NAME prints what is allowed, too.", words=True)
 
 
 def shipped_heads(folder: Path | None = None) -> Heads:

@@ -22,6 +22,7 @@ from specstudy.errors import AssetError
 
 CLIP = 1.0
 TELL_EVERY_S = 15.0
+CURVE_SHARE = 0.01  # of the budget: a loss curve has about a hundred points
 
 
 @dataclass
@@ -155,40 +156,47 @@ def train(
 
 
 class _Meter:
-    """Counts steps and time, and says how it goes."""
+    """Counts steps and time, draws the loss curve, and says how it goes."""
 
     def __init__(self, progress: Progress, recipe: Recipe, say: Say) -> None:
         self._progress, self._recipe, self._say = progress, recipe, say
         self._began = time.monotonic() - progress.seconds
         self._told = self._checked = progress.seconds
+        self._drawn = progress.share(recipe)
         self._losses: list[Tensor] = []
 
     def count(self, loss: Tensor, tokens: int) -> bool:
-        """After a step; True when it is time to validate."""
+        """After a step; True when it is time to validate. Raises AssetError when the loss is no number."""
         progress = self._progress
         self._losses.append(loss.detach())
         progress.step, progress.tokens = progress.step + 1, progress.tokens + tokens
         if progress.step % 8 == 0 and loss.is_cuda:
             torch.cuda.synchronize()  # else the clock runs ahead of the work
         progress.seconds = time.monotonic() - self._began
-        if progress.seconds - self._told > TELL_EVERY_S or progress.share(self._recipe) >= 1:
-            self._tell()
-        if progress.seconds - self._checked > self._recipe.validate_every_s and progress.share(self._recipe) < 1:
+        share = progress.share(self._recipe)
+        if progress.step == 1 or share - self._drawn >= CURVE_SHARE or share >= 1:
+            self._draw(share)
+        if progress.seconds - self._told > TELL_EVERY_S or share >= 1:
+            self._tell(share)
+        if progress.seconds - self._checked > self._recipe.validate_every_s and share < 1:
             self._checked = progress.seconds
             return True
         return False
 
-    def _tell(self) -> None:
-        progress = self._progress
+    def _draw(self, share: float) -> None:
         mean = float(torch.stack(self._losses).mean())
         if not math.isfinite(mean):
-            raise AssetError(f"the loss is {mean} at step {progress.step}; a lower learning rate may help")
-        progress.loss_curve.append((progress.step, round(mean, 4)))
+            raise AssetError(f"the loss is {mean} at step {self._progress.step}; a lower learning rate may help")
+        self._progress.loss_curve.append((self._progress.step, round(mean, 4)))
         self._losses.clear()
+        self._drawn = share
+
+    def _tell(self, share: float) -> None:
+        progress = self._progress
         self._told = progress.seconds
-        share = progress.share(self._recipe)
         left = progress.seconds * (1 - share) / max(share, 1e-3)
-        self._say(f"step {progress.step:,}: loss {mean:.3f}, {progress.tokens / progress.seconds:,.0f} tokens/s, {share:.0%} done, {left:.0f} s to go")
+        loss, speed = progress.loss_curve[-1][1], progress.tokens / progress.seconds
+        self._say(f"step {progress.step:,}: loss {loss:.3f}, {speed:,.0f} tokens/s, {share:.0%} done, {left:.0f} s to go")
 
     def validated(self) -> None:
         """After a validation: say what it found."""

@@ -14,7 +14,7 @@ from specstudy.figures.parallel import best_k_ratio, best_speedup, published_rat
 from specstudy.figures.parallel_tables import best_k_table, drafting_table, inflection_table, parallel_conclusion, same_k_table
 from specstudy.figures.picture import Panels, Picture, badge
 from specstudy.figures.plots import speedup, throughput, where_time_goes
-from specstudy.figures.prose import baseline_conclusion, engine_note, headline, source_note, speculation_conclusion
+from specstudy.figures.prose import baseline_conclusion, engine_note, source_note, speculation_conclusion
 from specstudy.figures.published import (
     published_acceptance_figure,
     published_acceptance_table,
@@ -45,7 +45,6 @@ __all__ = [
     "drafting_table",
     "drift_conclusion",
     "engine_note",
-    "headline",
     "inflection_table",
     "latency_change_table",
     "latency_table",

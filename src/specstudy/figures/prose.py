@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from specstudy.analysis import Cell, Speedup, best_per_load, families, of_main_workload, scaling, speedups, time_shares, weight_read_gib_per_s
+from specstudy.analysis import Cell, Speedup, best_per_load, families, scaling, speedups, time_shares, weight_read_gib_per_s
 from specstudy.catalog import load_target
 from specstudy.errors import ConfigError
 from specstudy.figures.picture import badge
 from specstudy.figures.tables import ratio_text, with_interval
 from specstudy.figures.text import NO_RECORDS, NOTHING_TO_COMPARE, Text
-from specstudy.records.schema import Evidence, Record
+from specstudy.records.schema import Record
+
+SCHEDULING = {True: "asynchronous scheduling", False: "synchronous scheduling", None: "scheduling not stated in the log"}
 
 
 def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Text:
@@ -131,24 +133,9 @@ def engine_note(cells: Sequence[Cell]) -> Text:
         names = sorted({f"model runner {record.model_runner}" if record.model_runner else "an unnamed model runner" for record in records})
         schedules = sorted({SCHEDULING[record.async_scheduling] for record in records})
         runners.setdefault(" and ".join(names) + ", " + " and ".join(schedules), []).append(family.label)
+    if set(runners) == {"an unnamed model runner, " + SCHEDULING[None]}:
+        return Text("The servers' logs name neither a model runner nor the scheduling.")
     if len(runners) == 1:
         return Text(f"All methods ran on {next(iter(runners))}.")
     told = "; ".join(f"{', '.join(names)}: {runner}" for runner, names in runners.items())
     return Text(f"**Not all methods ran on the same engine settings**, and a ratio across two of them measures that too. {told}.")
-
-
-SCHEDULING = {True: "asynchronous scheduling", False: "synchronous scheduling", None: "scheduling not stated in the log"}
-
-
-def headline(found: Mapping[str, tuple[Evidence, Sequence[Cell]]]) -> Text:
-    """The best measured speedup of each profile (title -> evidence and cells); says so where nothing pays."""
-    lines = []
-    for title, (evidence, cells) in found.items():
-        best = best_per_load(speedups(of_main_workload(cells)))
-        if not best:
-            continue
-        paying = [one for one in best if one.verdict == "faster"]
-        told = "; ".join(f"{one.cell.load.label}: {one.cell.variant.label}, {_speedup_text(one)}" for one in best)
-        verdict = "" if paying else " **No method measured so far is faster than the baseline here.**"
-        lines.append(f"- {badge(evidence)} **{title}**. {told}.{verdict}")
-    return Text("\n".join(lines) or "No records yet.")

@@ -38,14 +38,15 @@ def number(value: float | None, digits: int = 1) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as the book shows it, with its evidence and a note."""
+    """A table as the book shows it, with its evidence and a note; `words` where fields are sentences, which wrap."""
 
     frame: pd.DataFrame
     evidence: Evidence | None
     note: str = ""
+    words: bool = False
 
     def _repr_html_(self) -> str:
-        body = self.frame.to_html(index=False, border=0, escape=True, classes="specstudy")
+        body = self.frame.to_html(index=False, border=0, escape=True, classes="specstudy words" if self.words else "specstudy")
         note = f'<p style="font-size:0.85em;margin-top:2px">{html.escape(self.note)}</p>' if self.note else ""
         return f'<div style="overflow-x:auto">{badge(self.evidence) if self.evidence else ""}{body}{note}</div>'
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from specstudy.serving import guard
 from specstudy.serving.local import get
 
 POLL_S = 0.25
+LOWEST_PORT = 20_000
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOG_LINES = 25
 
 
@@ -63,12 +66,29 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different loopback ports that are free now: each is held until all are found."""
+    """`count` different loopback ports that are free now, each held until all are found.
+
+    They lie below the range from which the system gives ports to outgoing connections, our own health polls
+    among them: one from that range could be taken in the seconds until the server binds it.
+    """
+    found: list[int] = []
     with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+        for port in random.sample(_candidates(), len(_candidates())):
+            probe = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(int(probe.getsockname()[1]))
+            if len(found) == count:
+                return found
+    raise ConfigError("servers_at_once", count, f"at most as many as there are free ports, {len(found)}")
+
+
+def _candidates() -> range:
+    try:
+        outgoing_from = int(EPHEMERAL.read_text().split()[0])
+    except (OSError, ValueError):
+        outgoing_from = 32768
+    return range(LOWEST_PORT, outgoing_from) if outgoing_from >= LOWEST_PORT + 1000 else range(LOWEST_PORT, 65536)
 
 
 def check_port(port: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.standin.synthetic import chapter_04, write
+from tests.standin.synthetic import chapter_04, repeats, write
 
 from specstudy.book import answers, open_chapter, shipped_heads
 from specstudy.errors import ConfigError
@@ -118,6 +118,18 @@ def test_without_heads_each_part_is_a_sentence(tmp_path: Path) -> None:
     heads = shipped_heads(tmp_path)
     for part in (heads.facts(), heads.loss_curve(), heads.acceptance(), heads.tried(), heads.checks()):
         assert not isinstance(part, Picture | Table)
+
+
+def test_whether_two_heads_learned_from_the_same_prompts_is_read_from_their_cards(tmp_path: Path) -> None:
+    cells = [repeats([1.0], method="eagle3", draft=name, num_speculative_tokens=3) for name in ("one", "two")]
+    for name, sha in (("one", "0" * 64), ("two", "0" * 64), ("other", "1" * 64)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "card.json").write_text(json.dumps({**CARD, "name": name, "data": {**CARD["data"], "prompts_sha256": sha}}))
+    heads = shipped_heads(tmp_path)
+    assert "learned from the same prompts" in heads.data_note(cells).markdown
+    other = repeats([1.0], method="peagle", draft="other", num_speculative_tokens=3)
+    assert "learned from different prompts" in heads.data_note([cells[0], other]).markdown
+    assert "isn't on a card" in heads.data_note(cells[:1]).markdown
 
 
 def test_a_card_is_shown_with_its_numbers(tmp_path: Path) -> None:

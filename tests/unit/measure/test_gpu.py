@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +56,34 @@ def test_no_samples_no_figures() -> None:
 def test_without_a_gpu_everything_is_empty() -> None:
     """In a process that sees no GPU, whatever machine this is; CUDA_VISIBLE_DEVICES empty is how one hides them."""
     subprocess.run([sys.executable, "-W", "error", "-c", NO_NVML], env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=True)
+
+
+PINNED = """
+import json, time
+from specstudy.measure.gpu import gpu_identity, sampling
+with sampling() as samples:
+    time.sleep(0.5)
+found = gpu_identity()
+print(json.dumps([found.label, list(found.uuids), samples.figures(None)["gpu_memory_peak_gib"], samples.figures(None)["gpu_utilization_mean"]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("1", ["GPU 1", ["GPU-bbbb2222-0000"], 2.0, 20.0]),
+        (" 2 ", ["GPU 2", ["GPU-bbbb3333-0000"], 3.0, 30.0]),
+        ("GPU-bbbb3333-0000", ["GPU 2", ["GPU-bbbb3333-0000"], 3.0, 30.0]),
+        ("GPU-aaaa", ["GPU 0", ["GPU-aaaa1111-0000"], 1.0, 10.0]),  # CUDA takes the beginning of a UUID
+        ("2,0", ["2 x GPU 2", ["GPU-bbbb3333-0000", "GPU-aaaa1111-0000"], 4.0, 20.0]),
+        (None, ["3 x GPU 0", ["GPU-aaaa1111-0000", "GPU-bbbb2222-0000", "GPU-bbbb3333-0000"], 6.0, 20.0]),
+    ],
+)
+def test_the_visible_devices_are_sampled_and_no_other(visible: str | None, expected: list[object]) -> None:
+    """Against a stand-in for NVML with three devices, whose readings tell which of them was asked."""
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    env["PYTHONPATH"] = str(Path(__file__).parents[2] / "standin" / "nvml")
+    if visible is not None:
+        env["CUDA_VISIBLE_DEVICES"] = visible
+    done = subprocess.run([sys.executable, "-W", "error", "-c", PINNED], env=env, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == expected

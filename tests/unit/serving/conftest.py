@@ -24,9 +24,9 @@ FAMILY = textwrap.dedent(
     folder, port, *workers = sys.argv[1:]
 
     def write_id(name):
-        with open(f"{folder}/{name}.tmp", "w") as out:
+        with open(f"{folder}/{name}.{os.getpid()}", "w") as out:
             out.write(str(os.getpid()))
-        os.rename(f"{folder}/{name}.tmp", f"{folder}/{name}.pid")
+        os.rename(out.name, f"{folder}/{name}.pid")
 
     def hold_on(name):
         write_id(name)

@@ -37,6 +37,12 @@ def pair(gpu: Gpu, model_folder: Folder) -> Callable[..., Deployment]:
         ("peagle", {**PEAGLE, "hidden_size": 128}, "draft: hidden_size", 128, "must be 64"),
         ("peagle", {"vocab_size": 100, "hidden_size": 64}, "draft: pard_token", None, "pard_token or ptd_token_id"),
         ("eagle3", {"transformer_layer_config": {"vocab_size": 100, "hidden_size": 32}}, "draft: hidden_size", 32, "must be 64"),
+        ("eagle3", {"architectures": ["LlamaForCausalLM"]}, "draft: architectures", ["LlamaForCausalLM"], "LlamaForCausalLMEagle3"),
+        ("eagle3", {"architectures": ["EagleLlamaForCausalLM"]}, "draft: architectures", ["EagleLlamaForCausalLM"], "EAGLE-3 head"),
+        ("eagle3", {"architectures": ["DFlashDraftModel"]}, "draft: architectures", ["DFlashDraftModel"], "EAGLE-3 head"),
+        ("peagle", {**PEAGLE, "architectures": ["Qwen3ForCausalLM"]}, "draft: architectures", ["Qwen3ForCausalLM"], "for method peagle"),
+        ("dflash", {"architectures": ["LlamaForCausalLMEagle3"]}, "draft: architectures", ["LlamaForCausalLMEagle3"], "DFlash head"),
+        ("draft_model", {"architectures": ["LlamaForCausalLMEagle3"]}, "draft: architectures", ["LlamaForCausalLMEagle3"], "whole model"),
     ],
 )
 def test_a_draft_that_cannot_fit_is_refused(
@@ -58,6 +64,13 @@ def test_a_draft_that_cannot_fit_is_refused(
         ("peagle", {"vocab_size": 100, "hidden_size": 64, "ptd_token_id": 0}),
         ("peagle", {"mask_token_id": 3, "transformer_layer_config": {"vocab_size": 100, "hidden_size": 64}}),
         ("eagle3", {}),
+        ("eagle3", {"architectures": ["LlamaForCausalLMEagle3"]}),
+        ("eagle3", {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": 50}),  # as the authors' own heads have it
+        ("eagle3", {"architectures": ["Eagle3DraftModel"], "transformer_layer_config": {"vocab_size": 100}}),
+        ("peagle", {**PEAGLE, "architectures": ["LlamaForCausalLMEagle3"]}),
+        ("peagle", {**PEAGLE, "architectures": ["PEagleDraftModel"]}),
+        ("dflash", {"architectures": ["DFlashDraftModel"]}),
+        ("draft_model", {"architectures": ["LlamaForCausalLM"]}),
     ],
 )
 def test_a_draft_that_fits_or_says_nothing_is_taken(pair: Callable[..., Deployment], method: str, config: dict[str, Any]) -> None:

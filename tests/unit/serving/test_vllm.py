@@ -127,7 +127,7 @@ def test_a_cpu_server_gets_its_openmp_library_where_there_is_one(gpu: Gpu, tmp_p
 
 
 def test_a_gpu_server_gets_nothing_of_a_cpus(gpu: Gpu) -> None:
-    assert vllm_env(gpu()) == {"VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
+    assert vllm_env(gpu()) == {"VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def test_a_model_on_disk_needs_no_hub(gpu: Gpu, tmp_path: Path) -> None:

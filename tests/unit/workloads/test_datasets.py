@@ -264,3 +264,13 @@ def test_a_sharegpt_file_broken_in_its_middle_is_not_called_cut_off(in_cache: Ca
     except (AssetError, ConfigError):
         return
     assert "cut off at its end" not in heard[-1]
+
+
+def test_gsm8k_comes_from_the_cache_where_no_hub_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPECSTUDY_GSM8K", raising=False)
+    monkeypatch.setenv("SPECSTUDY_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    path = tmp_path / "files" / "gsm8k_test.jsonl"
+    path.parent.mkdir()
+    path.write_text('{"question": "What is 2 + 2?", "answer": "#### 4"}\n')
+    assert texts(dataset("gsm8k")) == ["What is 2 + 2?"]

@@ -26,8 +26,8 @@ from specstudy.workloads.sharegpt import (
 )
 
 H, G = "human", "gpt"
-# Which side they are on was found with sha256sum over [["user", "…"]], as `Prompt.key` is defined.
-EVALUATION, TRAINING = "Question 3", "Question 0"
+# The first 8 hex digits of SHA-256 over [["user", "…"]] lie below a quarter of 2^32 for the first, not for the second.
+EVALUATION, TRAINING = "Question 2", "Question 0"
 
 
 def part(name: str, *turns: tuple[str, str]) -> dict[str, Any]:
@@ -71,9 +71,7 @@ def test_the_sides_that_these_tests_count_on() -> None:
         ([part("a_0", (H, "q"), ("system", "x"), (G, " "), (G, "r"))], ["u:q", "a:r"]),
     ],
 )
-def test_parts_become_one_conversation_in_alternation(
-    shared: Callable[[list[dict[str, Any]]], None], parts: list[dict[str, Any]], expected: list[str]
-) -> None:
+def test_parts_become_one_conversation_in_alternation(shared: Callable[[list[dict[str, Any]]], None], parts: list[dict[str, Any]], expected: list[str]) -> None:
     shared(parts)
     (conversation,) = sharegpt_conversations()
     assert said(conversation) == expected

@@ -1,0 +1,145 @@
+"""The training loop on a small random Llama: it learns, it stops and goes on, and what it exports is what it trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specstudy.catalog.assets import silent
+from specstudy.drafts.answers import Conversation
+from specstudy.drafts.head import build_head, start_from_target, trainable
+from specstudy.drafts.pipeline import exported
+from specstudy.drafts.recipe import Recipe, recipe_for
+from specstudy.drafts.training import Progress, train
+from specstudy.errors import AssetError, ConfigError
+
+VOCAB = 64
+VOCABULARY = torch.arange(0, VOCAB, 2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("target")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": VOCAB}
+    LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True, initializer_range=0.3)).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> list[Conversation]:
+    """Greedy answers of the target itself."""
+    target = LlamaForCausalLM.from_pretrained(folder).eval()
+    generator, found = np.random.default_rng(1), []
+    for _ in range(12):
+        prompt = generator.integers(0, VOCAB, 6).astype(np.int32)
+        whole = target.generate(torch.from_numpy(prompt.astype(np.int64))[None], max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0)
+        found.append(Conversation("test", 0.0, prompt, whole[0, 6:].numpy().astype(np.int32)))
+    return found
+
+
+def recipe_of(method: str, **changes: Any) -> Recipe:
+    fields = {"intermediate_size": 64, "depth": 3, "aux_layers": (1, 3, 5), "row_tokens": 48, "rows": 2, "learning_rate": 3e-3}
+    return recipe_for(method, "tiny", **{**fields, **changes})
+
+
+def run(folder: Path, told: list[Conversation], recipe: Recipe, checkpoint: Path) -> tuple[Any, Progress]:
+    target = LlamaForCausalLM.from_pretrained(folder).eval().requires_grad_(False)
+    torch.manual_seed(recipe.seed)
+    head = build_head(recipe, folder, VOCABULARY, 3)
+    start_from_target(head, target, 1.0)
+    return head, train(head, target, (told, told[:2]), VOCABULARY, recipe, checkpoint, silent)
+
+
+@pytest.mark.parametrize("method", ["eagle3", "eagle3.1", "peagle"])
+def test_it_learns_what_the_target_says(method: str, folder: Path, told: list[Conversation], tmp_path: Path) -> None:
+    _, before = run(folder, told, recipe_of(method, steps=1), tmp_path / "one.pt")
+    _, after = run(folder, told, recipe_of(method, steps=60), tmp_path / "many.pt")
+    assert after.step == 60
+    assert after.loss_curve[-1][1] < before.loss_curve[0][1]
+    assert after.validation[-1]["expected_acceptance_length"] >= before.validation[-1]["expected_acceptance_length"]
+    assert after.validation[-1]["accuracy_per_position"][0] > 0.2  # one in 32 by chance
+
+
+class _Interrupt:
+    """Ctrl-C in the fifth forward pass, as a hook of the head's fusion layer."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def watch(self, head: Any) -> Any:
+        head.fc.register_forward_hook(self._count)
+        return head
+
+    def _count(self, module: Any, inputs: Any, output: Any) -> None:
+        self._left -= torch.is_grad_enabled()
+        if self._left < 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("method", ["eagle3", "eagle3.1"])
+def test_training_that_was_stopped_goes_on(method: str, folder: Path, told: list[Conversation], tmp_path: Path) -> None:
+    """Eight steps at once, or stopped on the way and gone on with, end in the same weights."""
+    straight, whole = run(folder, told, recipe_of(method, steps=8, warmup_share=0.0), tmp_path / "whole.pt")
+    interrupted = _Interrupt(after=4)
+
+    target = LlamaForCausalLM.from_pretrained(folder).eval().requires_grad_(False)
+    recipe = recipe_of(method, steps=8, warmup_share=0.0)
+    torch.manual_seed(recipe.seed)
+    head = build_head(recipe, folder, VOCABULARY, 3)
+    start_from_target(head, target, 1.0)
+    stopped = tmp_path / "stopped.pt"
+    with pytest.raises(KeyboardInterrupt):
+        train(interrupted.watch(head), target, (told, told[:2]), VOCABULARY, recipe, stopped, silent)
+    assert torch.load(stopped, weights_only=True)["progress"]["step"] == 4
+    torch.manual_seed(99)
+    again = build_head(recipe, folder, VOCABULARY, 3)
+    progress = train(again, target, (told, told[:2]), VOCABULARY, recipe, stopped, silent)
+    assert progress.step == whole.step == 8
+    for mine, theirs in zip(trainable(again), trainable(straight), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
+    run(folder, told, recipe_of("eagle3", steps=1), tmp_path / "kept.pt")
+    with pytest.raises(AssetError, match="another recipe"):
+        run(folder, told, recipe_of("eagle3", steps=2, learning_rate=1e-4), tmp_path / "kept.pt")
+
+
+def test_a_loss_that_is_no_number_stops_it(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
+    with pytest.raises(AssetError, match="the loss is nan"):
+        run(folder, told, recipe_of("eagle3", steps=30, learning_rate=1e18), tmp_path / "nan.pt")
+
+
+def test_what_is_exported_is_what_was_trained(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
+    recipe = recipe_of("peagle", steps=2)
+    head, _ = run(folder, told, recipe, tmp_path / "two.pt")
+    config, tensors = exported(head, recipe, VOCABULARY, 3, folder)
+    assert config["pard_token"] == 3
+    assert config["fc_norm"] is True
+    assert "norm_output" not in config
+    assert config["num_hidden_layers"] == 4
+    assert torch.equal(torch.arange(32) + tensors["d2t"], VOCABULARY)
+    target = LlamaForCausalLM.from_pretrained(folder)
+    assert torch.equal(tensors["lm_head.weight"], target.lm_head.weight[VOCABULARY].to(torch.bfloat16))
+    learned = {name for name, value in head.named_parameters() if value.requires_grad}
+    assert set(tensors) == learned | {"lm_head.weight", "d2t"}
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [({"method": "medusa"}, "method"), ({"setting": "huge"}, "setting"), ({"learning_rate": -1.0}, "learning_rate"), ({"layers": 0}, "layers")],
+)
+def test_a_recipe_that_makes_no_sense_is_refused(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        recipe_for(**{"method": "eagle3", **given})
+
+
+def test_training_has_to_end() -> None:
+    with pytest.raises(ValueError, match="steps or minutes"):
+        Recipe(method="eagle3", layers=1, intermediate_size=8, depth=1)

@@ -1,0 +1,63 @@
+"""Facts from vLLM's own log lines, as vLLM 0.26.0 wrote them on a GPU and 0.32.0 on a CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specstudy.serving import log_facts
+from specstudy.serving.logs import weights_size_gib
+
+GPU_V2 = """
+(APIServer pid=1374) INFO 11-29 14:55:10 [vllm.py:1109] Asynchronous scheduling is enabled.
+(EngineCore pid=1439) INFO 11-29 14:55:36 [gpu_worker.py:378] Using V2 Model Runner
+(EngineCore pid=1439) INFO 11-29 14:55:38 [weight_utils.py:869] Filesystem type for checkpoints: EXT4. Checkpoint size: 0.25 GiB. Available RAM: 123 GiB.
+(EngineCore pid=1439) INFO 11-29 14:55:39 [model_runner.py:305] Model loading took 0.26 GiB and 2.935153 seconds
+(EngineCore pid=1439) INFO 11-29 14:55:47 [kv_cache_utils.py:2177] GPU KV cache size: 5,965,600 tokens
+"""
+GPU_V1_FALLBACK = """
+(APIServer pid=1804) WARNING 11-29 14:57:59 [vllm.py:1077] Async scheduling not supported with ngram-based speculative decoding and will be disabled.
+(APIServer pid=1804) INFO 11-29 14:57:59 [vllm.py:1109] Asynchronous scheduling is disabled.
+(APIServer pid=1804) WARNING 11-29 14:57:59 [vllm.py:584] Model Runner V2 does not yet support ngram/ngram_gpu; using the V1 model runner instead.
+(EngineCore pid=1873) INFO 11-29 14:58:30 [gpu_model_runner.py:5347] Model loading took 0.25 GiB memory and 2.087772 seconds
+"""
+# With VLLM_USE_V2_MODEL_RUNNER=0 nothing names a runner but the module on its lines.
+GPU_V1_FORCED = """
+(APIServer pid=1804) INFO 11-29 14:57:59 [vllm.py:1109] Asynchronous scheduling is enabled.
+(EngineCore pid=1873) INFO 11-29 14:58:26 [gpu_model_runner.py:5250] Starting to load model /models/smollm2...
+(EngineCore pid=1873) INFO 11-29 14:58:29 [gpu_model_runner.py:5274] Loading drafter model...
+(EngineCore pid=1873) INFO 11-29 14:58:30 [gpu_model_runner.py:5347] Model loading took 0.46 GiB memory and 2.087772 seconds
+"""
+CPU_032 = """
+(APIServer pid=3470) WARNING 11-29 14:53:31 [vllm.py:1605] Async scheduling not supported with ngram-based speculative decoding and will be disabled.
+(APIServer pid=3344) WARNING 11-29 14:51:49 [vllm.py:725] Model Runner V2 requires Triton; using the V1 model runner instead.
+(Worker pid=3371) INFO 11-29 14:52:09 [cpu_model_runner.py:68] Starting to load model /models/smollm2...
+(Worker pid=3371) INFO 11-29 14:52:10 [weight_utils.py:1108] Filesystem type for checkpoints: EXT4. Checkpoint size: 0.25 GiB. Available RAM: 21.21 GiB.
+(Worker pid=3670) INFO 11-29 14:56:07 [weight_utils.py:1108] Filesystem type for checkpoints: EXT4. Checkpoint size: 0.20 GiB. Available RAM: 20.73 GiB.
+(EngineCore pid=3357) INFO 11-29 14:52:11 [kv_cache_utils.py:2327] CPU KV cache size: 46,592 tokens, Maximum concurrency for 2,048 tokens per request: 22.75x
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "facts"),
+    [
+        (GPU_V2, {"kv_cache_tokens": 5_965_600, "weights_gib": 0.26, "model_runner": "V2", "async_scheduling": True}),
+        (GPU_V1_FALLBACK, {"weights_gib": 0.25, "model_runner": "V1", "async_scheduling": False}),
+        (GPU_V1_FORCED, {"weights_gib": 0.46, "model_runner": "V1", "async_scheduling": True}),
+        (CPU_032, {"kv_cache_tokens": 46_592, "weights_gib": 0.45, "model_runner": "V1", "async_scheduling": False}),
+        ("a log of something else\n", {}),
+    ],
+)
+def test_what_a_log_says(tmp_path: Path, log: str, facts: dict[str, Any]) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(log)
+    assert log_facts(path) == facts
+
+
+def test_size_of_the_weight_files(tmp_path: Path) -> None:
+    assert weights_size_gib(str(tmp_path)) is None
+    for name, size in (("model-1.safetensors", 2**20), ("model-2.safetensors", 3 * 2**20), ("config.json", 5 * 2**20)):
+        (tmp_path / name).write_bytes(b"\0" * size)
+    assert weights_size_gib(str(tmp_path)) == 4 / 1024
