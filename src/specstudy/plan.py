@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from specstudy.analysis.stats import mean_interval
@@ -89,7 +90,7 @@ def make_plan(profile: Profile, chapter: str, say: Say, names: Sequence[str] = (
     target = load_target(profile.target)
     folder = target_folder(target, say)
     methods = sorted(wanted.methods, key=lambda spec: spec.method != "none")
-    deployments = [deployment for spec in methods for deployment in _deployments(profile, spec, folder, say)]
+    deployments = [deployment for spec in methods for deployment in _deployments(profile, spec, wanted.env, folder, say)]
     servers = tuple(ServerPlan(deployment, _cells_of(profile, wanted, deployment)) for deployment in _only(deployments, names))
     cells = dict.fromkeys(cell for server in servers for cell in server.cells)
     count_tokens = chat_token_counter(folder)
@@ -140,12 +141,13 @@ def _cells(rules: Measuring, workloads: Sequence[str], arrivals: Arrivals) -> It
             yield Cell(workload, arrivals.pattern, None, schedule.rate, len(schedule.times_s), warmups, schedule)
 
 
-def _deployments(profile: Profile, spec: MethodSpec, folder: Path, say: Say) -> Iterator[Deployment]:
+def _deployments(profile: Profile, spec: MethodSpec, chapter_env: dict[str, str], folder: Path, say: Say) -> Iterator[Deployment]:
     draft_path = None if spec.draft is None else str(draft_folder(load_draft(spec.draft), say))
     for k in spec.num_speculative_tokens or (None,):
         yield deployment_of(
             profile,
             str(folder),
+            chapter_env=chapter_env,
             method=spec.method,
             draft=spec.draft,
             draft_path=draft_path,
@@ -155,7 +157,7 @@ def _deployments(profile: Profile, spec: MethodSpec, folder: Path, say: Say) -> 
         )
 
 
-def deployment_of(profile: Profile, target_path: str, **method: object) -> Deployment:
+def deployment_of(profile: Profile, target_path: str, *, chapter_env: Mapping[str, str] = MappingProxyType({}), **method: object) -> Deployment:
     """The profile's target and engine with one method. Raises ConfigError."""
     engine = profile.engine
     return deploy(
@@ -168,7 +170,7 @@ def deployment_of(profile: Profile, target_path: str, **method: object) -> Deplo
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,
         flags=engine.flags,
-        env=engine.env,
+        env={**engine.env, **chapter_env},
         **method,
     )
 
@@ -201,6 +203,7 @@ def cell_facts(plan: Plan, deployment: Deployment, cell: Cell) -> dict[str, Any]
         "quantization": deployment.quantization,
         "dtype": deployment.dtype,
         "kv_cache_dtype": deployment.kv_cache_dtype,
+        "server_env": tuple(sorted(f"{name}={value}" for name, value in deployment.env.items())),
         "method": deployment.method,
         "draft": deployment.draft,
         "num_speculative_tokens": deployment.num_speculative_tokens,

@@ -129,7 +129,7 @@ def _same_configuration(records: Iterable[Record]) -> tuple[Record, ...]:
 
 def _configuration(record: Record) -> tuple[object, ...]:
     what = record.evidence, record.target, record.engine_version, record.quantization, record.dtype, record.kv_cache_dtype
-    return without_port(record.server_argv), *what, record.num_prompts, record.max_tokens, record.temperature, record.dataset_sha256
+    return without_port(record.server_argv), record.server_env, *what, record.num_prompts, record.max_tokens, record.temperature, record.dataset_sha256
 
 
 def _order(cell: Cell) -> tuple[object, ...]:

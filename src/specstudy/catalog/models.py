@@ -236,6 +236,7 @@ class ChapterPlan(StrictModel):
     workloads: tuple[str, ...] = Field(min_length=1)
     arrivals: Arrivals
     methods: tuple[MethodSpec, ...] = Field(min_length=1)
+    env: dict[str, str] = Field(default_factory=dict, description="added to the engine's environment in this chapter alone")
     sections: tuple[Section, ...] = Field(default=(), description="further loads for some of these methods")
 
     @property

@@ -126,6 +126,9 @@ class Record(BaseModel):
     git_sha: str = stated("Commit of this project; -dirty with uncommitted changes")
     packages: dict[str, str] = stated("Versions of the packages that matter")
     server_argv: tuple[str, ...] = stated("Command line of the server, user folders written as ~ or $SPECSTUDY_CACHE")
+    server_env: tuple[str, ...] = Field(
+        default=(), description="What the profile sets in the server's environment, as NAME=value", json_schema_extra={"unit": ""}
+    )
     driver: str | None = measured("GPU driver version", "")
     host_cpu: str = stated("Processor model")
     host_cpus: int = stated("Processors that this process may use", "count", ge=1)
