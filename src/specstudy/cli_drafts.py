@@ -1,4 +1,4 @@
-"""`specstudy drafts`: pack, unpack, check and show a draft head."""
+"""`specstudy drafts`: pack, unpack, check, measure and show a draft head."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from specstudy.errors import ConfigError
 if TYPE_CHECKING:  # these bring torch, which takes seconds
     from specstudy.drafts.card import Card
     from specstudy.drafts.check import Finding
+    from specstudy.serving import Deployment
+    from specstudy.workloads import Prompt
 
-app = typer.Typer(no_args_is_help=True, help="Train, pack, unpack and check draft heads.")
+app = typer.Typer(no_args_is_help=True, help="Train, pack, check and measure draft heads.")
 app.command()(train)
 app.command()(regenerate)
 DEFAULT_TARGET, DEFAULT_PROFILE = "smollm2-135m-instruct", "cpu-smollm2"
@@ -142,35 +144,77 @@ def check(
 
 
 def _live(head: _Named, profile: Profile, prompts: int, tokens: int) -> Finding:
-    from specstudy.catalog.materialise import target_folder
     from specstudy.drafts.live import check_acceptance, claim_of
-    from specstudy.plan import deployment_of
-    from specstudy.workloads import build_pool, chat_token_counter, dataset
 
     if head.card is None:
         raise ConfigError("draft", head.label, "a head with a card.json: acceptance is measured against it")
     claim = claim_of(head.card, list(profile.workloads))
-    spec, folder = profile.workloads[claim.workload], target_folder(load_target(head.target), _progress)
-    room = profile.engine.max_model_len - tokens
-    pool = build_pool(
-        claim.workload,
-        dataset(spec.dataset, spec.path, _progress),
-        count_tokens=chat_token_counter(folder),
-        min_tokens=spec.min_prompt_tokens,
-        max_tokens=min(spec.max_prompt_tokens, room),
-    )
-    deployment = deployment_of(
-        profile,
-        str(folder),
-        method="peagle" if head.card.method == "peagle" else "eagle3",
-        draft=head.label,
-        draft_path=str(head.folder),
-        num_speculative_tokens=claim.num_speculative_tokens,
-    )
+    deployment = _deployment(head, head.folder, profile, claim.num_speculative_tokens)
     log = Path("results") / profile.name / "logs" / f"check-{deployment.label}.log"
     _progress(f"measuring {deployment.label} on {prompts} prompts of {claim.workload}; log: {log}")
-    drawn = pool.draw(min(prompts, len(pool.prompts)), seed=profile.measuring.seed)
+    drawn = _prompts(profile, head.target, claim.workload, prompts, tokens)
     return check_acceptance(deployment, drawn, claim, log, max_tokens=tokens, timeout_s=profile.engine.start_timeout_s)
+
+
+def _deployment(head: _Named, folder: Path, profile: Profile, k: int) -> Deployment:
+    from specstudy.catalog.materialise import target_folder
+    from specstudy.plan import deployment_of
+
+    method = "peagle" if head.card is not None and head.card.method == "peagle" else "eagle3"
+    target = str(target_folder(load_target(head.target), _progress))
+    return deployment_of(profile, target, method=method, draft=head.label, draft_path=str(folder), num_speculative_tokens=k)
+
+
+def _prompts(profile: Profile, target: str, workload: str, count: int, tokens: int) -> list[Prompt]:
+    from specstudy.catalog.materialise import target_folder
+    from specstudy.workloads import build_pool, chat_token_counter, dataset
+
+    if workload not in profile.workloads:
+        raise ConfigError.unknown("workload", workload, profile.workloads)
+    spec = profile.workloads[workload]
+    pool = build_pool(
+        workload,
+        dataset(spec.dataset, spec.path, _progress),
+        count_tokens=chat_token_counter(target_folder(load_target(target), _progress)),
+        min_tokens=spec.min_prompt_tokens,
+        max_tokens=min(spec.max_prompt_tokens, profile.engine.max_model_len - tokens),
+    )
+    return pool.draw(min(count, len(pool.prompts)), seed=profile.measuring.seed)
+
+
+@app.command()
+def measure(
+    draft: Annotated[str, typer.Argument(help="a name in data/drafts: a packed head with a card")],
+    profile: ProfileOption = DEFAULT_PROFILE,
+    workload: Annotated[list[str], typer.Option(help="workloads of the profile; may be given several times")] = ["chat"],  # noqa: B006
+    num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", min=1, help="tokens drafted per step")] = 5,
+    concurrency: Annotated[int, typer.Option(min=1)] = 4,
+    prompts: Annotated[int, typer.Option(min=4, help="requests for each workload")] = 40,
+    tokens: Annotated[int, typer.Option(min=8, help="tokens of each answer")] = 128,
+    unpacked: Annotated[Path | None, typer.Option(help="the head before packing: measured too, on the first workload")] = None,
+) -> None:
+    """Measure what a head accepts, and write it into its card."""
+    from specstudy.drafts.card import card_text, write_card
+    from specstudy.drafts.live import measured_entries, with_acceptance
+
+    found, folder = load_profile(profile), _card_folder(draft)
+    head = _named(draft, found.target)
+    if head.card is None or head.target != found.target:
+        raise ConfigError("draft", draft, f"a head with a card, for the profile's target, {found.target}")
+    drawn = {name: _prompts(found, head.target, name, prompts, tokens) for name in workload}
+    rest = {"concurrency": concurrency, "max_tokens": tokens}
+    log = Path("results") / found.name / "logs" / f"measure-{head.label}.log"
+    card = head.card
+    _progress(f"measuring {head.label} at K = {num_speculative_tokens} on {', '.join(drawn)}; log: {log}")
+    entries = measured_entries(_deployment(head, head.folder, found, num_speculative_tokens), drawn, log, timeout_s=found.engine.start_timeout_s, **rest)
+    card = with_acceptance(card, entries)
+    if unpacked is not None and card.packing is not None:
+        first = {workload[0]: drawn[workload[0]]}
+        whole = measured_entries(_deployment(head, unpacked, found, num_speculative_tokens), first, log, timeout_s=found.engine.start_timeout_s, **rest)
+        lengths = {"acceptance_length_packed": entries[0].acceptance_length, "acceptance_length_unpacked": whole[0].acceptance_length}
+        card = card.model_copy(update={"packing": card.packing.model_copy(update=lengths)})
+    write_card(card, folder)
+    print(card_text(card), end="")
 
 
 def _print(label: str, findings: list[Finding]) -> None:

@@ -46,6 +46,11 @@ class Batch:
         """The same on another device."""
         return Batch(*(getattr(self, name).to(device, non_blocking=True) for name in ("ids", "docs", "positions", "anchors", "counts")))
 
+    def fill(self, other: Batch) -> None:
+        """Take the values of another batch of the same shape, in place."""
+        for name in ("ids", "docs", "positions", "anchors", "counts"):
+            getattr(self, name).copy_(getattr(other, name), non_blocking=True)
+
     def row_mask(self) -> Tensor:
         """[B, L, L]: a token sees itself and what stands before it in its own document."""
         length = self.ids.shape[1]
@@ -184,7 +189,8 @@ def _one_after_another(head: Any, batch: Batch, fused: Tensor) -> list[Tensor]:
         entered = _inputs(layer, _next_embedding(head, batch, batch.anchors, 1 + k), state)
         if k:  # at depth 0 the anchor's own key is among the row's
             own.append(_keys_values(layer.self_attn, entered, rotary, where + k))
-        state = _layer(layer, state, entered, rotary, where + k, keys, values, mask, own)
+        query = _queries(layer.self_attn, entered, rotary, where + k)
+        state = _finish(layer, state, chain_attention(query, keys, values, mask, own))
         normed = head.norm(state)
         found.append(normed)
         if head.config.norm_output:
@@ -193,32 +199,30 @@ def _one_after_another(head: Any, batch: Batch, fused: Tensor) -> list[Tensor]:
 
 
 def _all_at_once(head: Any, batch: Batch, fused: Tensor, kept: list[int]) -> list[Tensor]:
-    everywhere = torch.arange(batch.ids.shape[1], device=batch.ids.device).expand_as(batch.ids)
-    rotary = _Rotary(head, batch.ids.shape[1] + len(kept))
+    """The row and, behind it, the masked positions of depth 1, depth 2, … as one longer row."""
+    length = batch.ids.shape[1]
+    everywhere = torch.arange(length, device=batch.ids.device).expand_as(batch.ids)
+    rotary = _Rotary(head, length + len(kept))
     row_mask, where = batch.row_mask(), batch.positions.gather(1, batch.anchors)
     mask = _at(row_mask, batch.anchors)
-    rows, rows_embedded = fused, _next_embedding(head, batch, everywhere, 1)
-    masked = _fuse(head, head.mask_hidden.to(fused.dtype)).expand(len(batch.ids), 1, -1)
-    mask_embedded = head.embed_tokens.weight[head.mask_token_id].to(fused.dtype).expand(len(batch.ids), 1, -1)
-    chains = [masked.expand(-1, count, -1) for count in kept[1:]]
+    starts = [length + sum(kept[1:k]) for k in range(1, len(kept))]
+    positions = torch.cat([batch.positions, *(where[:, :count] + k for k, count in enumerate(kept) if k)], dim=1)
+    masked = (len(batch.ids), sum(kept[1:]), -1)
+    hidden, embedding = _fuse(head, head.mask_hidden.to(fused.dtype)), head.embed_tokens.weight[head.mask_token_id].to(fused.dtype)
+    state = torch.cat([fused, hidden.expand(masked)], dim=1)
+    embedded = torch.cat([_next_embedding(head, batch, everywhere, 1).to(fused.dtype), embedding.expand(masked)], dim=1)
     for number, layer in enumerate(head.layers):
-        if number == 0:
-            row_inputs = _inputs(layer, rows_embedded, rows)
-            entered = [_inputs(layer, mask_embedded.expand(-1, chain.shape[1], -1), chain) for chain in chains]
-        else:
-            row_inputs, entered = layer.input_layernorm(rows), [layer.input_layernorm(chain) for chain in chains]
-        keys, values = _keys_values(layer.self_attn, row_inputs, rotary, batch.positions)
-        own = [_keys_values(layer.self_attn, one, rotary, where[:, : one.shape[1]] + k) for k, one in enumerate(entered, 1)]
-        chains = [
-            _layer(layer, chain, one, rotary, where[:, : one.shape[1]] + k, keys, values, mask[:, : one.shape[1]], _first(own[:k], one.shape[1]))
-            for k, (chain, one) in enumerate(zip(chains, entered, strict=True), 1)
-        ]
-        rows = _layer(layer, rows, row_inputs, rotary, batch.positions, keys, values, row_mask, [])
-    return [head.norm(_at(rows, batch.anchors)), *(head.norm(chain) for chain in chains)]
-
-
-def _first(own: list[tuple[Tensor, Tensor]], count: int) -> list[tuple[Tensor, Tensor]]:
-    return [(key[:, :, :count], value[:, :, :count]) for key, value in own]
+        entered = layer.input_layernorm(state) if number else _inputs(layer, embedded, state)
+        query = _queries(layer.self_attn, entered, rotary, positions)
+        key, value = _keys_values(layer.self_attn, entered, rotary, positions)
+        keys, values = key[:, :, :length], value[:, :, :length]
+        attended = [chain_attention(query[:, :, :length], keys, values, row_mask, [])]
+        for k, (start, count) in enumerate(zip(starts, kept[1:], strict=True), 1):
+            own = [(key[:, :, one : one + count], value[:, :, one : one + count]) for one in starts[:k]]
+            attended.append(chain_attention(query[:, :, start : start + count], keys, values, mask[:, :count], own))
+        state = _finish(layer, state, torch.cat(attended, dim=2))
+    normed = head.norm(state)
+    return [_at(normed[:, :length], batch.anchors), *(normed[:, start : start + count] for start, count in zip(starts, kept[1:], strict=True))]
 
 
 def _inputs(layer: Any, embedded: Tensor, state: Tensor) -> Tensor:
@@ -245,25 +249,17 @@ def _split(states: Tensor, head_dim: int) -> Tensor:
     return torch.unflatten(states, -1, (-1, head_dim)).transpose(1, 2)
 
 
+def _queries(attention: Any, entered: Tensor, rotary: _Rotary, positions: Tensor) -> Tensor:
+    return rotary(_split(attention.q_proj(entered), attention.head_dim), positions)
+
+
 def _keys_values(attention: Any, entered: Tensor, rotary: _Rotary, positions: Tensor) -> tuple[Tensor, Tensor]:
     key = rotary(_split(attention.k_proj(entered), attention.head_dim), positions)
     return key, _split(attention.v_proj(entered), attention.head_dim)
 
 
-def _layer(
-    layer: Any,
-    state: Tensor,
-    entered: Tensor,
-    rotary: _Rotary,
-    positions: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    own: list[tuple[Tensor, Tensor]],
-) -> Tensor:
-    """One decoder layer: state [B, N, H] with its normalised inputs, over the row's keys [B, KV, L, D] and those of its own chain."""
-    query = rotary(_split(layer.self_attn.q_proj(entered), layer.self_attn.head_dim), positions)
-    attended = chain_attention(query, keys, values, mask, own)
+def _finish(layer: Any, state: Tensor, attended: Tensor) -> Tensor:
+    """The rest of a decoder layer: state [B, N, H] plus what was attended to [B, heads, N, D], then the MLP."""
     state = state + layer.self_attn.o_proj(attended.transpose(1, 2).flatten(2))
     return state + layer.mlp(layer.post_attention_layernorm(state))  # type: ignore[no-any-return]
 
@@ -275,16 +271,18 @@ def chain_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, o
     Returns [B, heads, N, D]. Query head h reads KV head h // (heads / KV heads).
     """
     batch, heads, count, width = query.shape
-    groups = heads // keys.shape[1]
-    folded = torch.unflatten(query, 1, (keys.shape[1], groups)).flatten(2, 3) * float(width) ** -0.5  # [B, KV, groups × N, D]
-    scores = torch.unflatten(folded @ keys.transpose(-1, -2), 2, (groups, count))
+    length, groups = keys.shape[2], heads // keys.shape[1]
+    folded = torch.unflatten(query * float(width) ** -0.5, 1, (keys.shape[1], groups))  # [B, KV, groups, N, D]
+    scores = torch.unflatten(folded.flatten(2, 3) @ keys.transpose(-1, -2), 2, (groups, count))
     scores = scores.masked_fill(~mask[:, None, None], torch.finfo(scores.dtype).min)
-    alone = [(torch.unflatten(folded, 2, (groups, count)) * key[:, :, None]).sum(-1, keepdim=True) for key, _ in own]
-    shares = torch.cat([scores, *alone], dim=-1).softmax(dim=-1, dtype=torch.float32).to(values.dtype)
-    length = keys.shape[2]
+    if own:
+        own_keys, own_values = (torch.stack(parts, dim=3) for parts in zip(*own, strict=True))  # [B, KV, N, chain, D]
+        alone = folded.transpose(2, 3) @ own_keys.transpose(-1, -2)  # [B, KV, N, groups, chain]
+        scores = torch.cat([scores, alone.transpose(2, 3)], dim=-1)
+    shares = scores.softmax(dim=-1, dtype=torch.float32).to(values.dtype)
     mixed = torch.unflatten(shares[..., :length].flatten(2, 3) @ values, 2, (groups, count))
-    for at, (_, value) in enumerate(own):
-        mixed = mixed + shares[..., length + at, None] * value[:, :, None]
+    if own:
+        mixed = mixed + (shares[..., length:].transpose(2, 3) @ own_values).transpose(2, 3)
     return mixed.reshape(batch, heads, count, width)
 
 

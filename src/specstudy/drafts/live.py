@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specstudy.drafts.card import Acceptance, Card
@@ -11,6 +11,7 @@ from specstudy.errors import ConfigError, MeasurementError
 from specstudy.measure import StreamClient, drive, read_counters, run_async
 from specstudy.measure.counters import Counters, read_settled
 from specstudy.serving import Deployment, Server, launch
+from specstudy.serving.vllm import vllm_version
 from specstudy.workloads import Closed, Prompt
 
 ALLOWED_SHORTFALL = 0.10
@@ -70,3 +71,42 @@ def acceptance_finding(change: Counters, claim: Acceptance) -> Finding:
     if length is not None and drafts < ENOUGH_DRAFTS:
         return Finding(CHECK, "not checked", found, f"at least {ENOUGH_DRAFTS} drafts")
     return Finding(CHECK, "ok" if length is not None and length >= least else "fail", found, allowed)
+
+
+def measured_entries(
+    deployment: Deployment, workloads: Mapping[str, Sequence[Prompt]], log_path: Path, *, concurrency: int, max_tokens: int, timeout_s: float
+) -> list[Acceptance]:
+    """Serve the head, and measure its greedy acceptance on each workload, as entries of its card.
+
+    Raises ServerError when the server doesn't start, MeasurementError when its figures can't be trusted.
+    """
+    found: list[Acceptance] = []
+    with launch(deployment, log_path, timeout_s=timeout_s) as server:
+        for name, prompts in workloads.items():
+            change = measured_acceptance(server, prompts, concurrency=concurrency, max_tokens=max_tokens)
+            if not change.drafts or change.acceptance_length is None:
+                raise MeasurementError(f"{deployment.label} drafted nothing on {name}")
+            found.append(
+                Acceptance(
+                    workload=name,
+                    num_speculative_tokens=deployment.num_speculative_tokens or 0,
+                    concurrency=concurrency,
+                    temperature=0,
+                    dtype=deployment.dtype,
+                    engine_version=vllm_version() or "unknown",
+                    acceptance_length=round(change.acceptance_length, 4),
+                    per_position=tuple(round(accepted / change.drafts, 4) for accepted in change.accepted_per_position),
+                    drafts=int(change.drafts),
+                )
+            )
+    return found
+
+
+def with_acceptance(card: Card, found: Sequence[Acceptance]) -> Card:
+    """The card with these figures in place of older ones of the same measurement."""
+    again = {_what(one) for one in found}
+    return card.model_copy(update={"acceptance": (*(one for one in card.acceptance if _what(one) not in again), *found)})
+
+
+def _what(one: Acceptance) -> tuple[object, ...]:
+    return one.workload, one.num_speculative_tokens, one.concurrency, one.temperature, one.dtype, one.engine_version

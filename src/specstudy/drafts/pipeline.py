@@ -219,6 +219,11 @@ def _source(name: str, told: list[Conversation]) -> DataSource:
     return DataSource(name=name, prompts=len({one.prompt.tobytes() for one in own}), answers=len(own), answer_tokens=sum(len(one.answer) for one in own))
 
 
-def command_line() -> list[str]:
-    """The command that was given, without this machine's path of the program."""
-    return ["specstudy", *sys.argv[1:]]
+def command_line(argv: Sequence[str] | None = None) -> list[str]:
+    """The command that was given, without this machine's paths: of --out the name stays, --work goes."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    for option in ("--work", "--out"):
+        if option in given and given.index(option) + 1 < len(given):
+            at = given.index(option)
+            given[at : at + 2] = [option, Path(given[at + 1]).name] if option == "--out" else []
+    return ["specstudy", *given]

@@ -49,11 +49,16 @@ def pack(conversations: Sequence[Conversation], row_tokens: int, seed: int) -> l
     return full + [row for _, row in open_rows]
 
 
-def batch_of(conversations: Sequence[Conversation], rows: Sequence[Sequence[int]], recipe: Recipe, generator: np.random.Generator) -> Batch:
-    """The tensors of some rows. Anchors come in random order, at most half as many as a row has tokens."""
-    shape, most = (len(rows), recipe.row_tokens), recipe.row_tokens // 2
+def batch_of(
+    conversations: Sequence[Conversation], rows: Sequence[Sequence[int]], recipe: Recipe, generator: np.random.Generator, most: int | None = None
+) -> Batch:
+    """The tensors of some rows. Anchors come in random order, at most `most` a row, by default half as many as it has tokens.
+
+    There are always `recipe.rows` rows, the last ones empty if there are too few: a GPU replays what was recorded for one shape.
+    """
+    shape, most = (max(len(rows), recipe.rows), recipe.row_tokens), most or recipe.row_tokens // 2
     ids, docs, positions = np.zeros(shape, np.int64), np.full(shape, -1, np.int32), np.zeros(shape, np.int64)
-    anchors, counts = np.zeros((len(rows), most), np.int64), np.zeros((len(rows), most), bool)
+    anchors, counts = np.zeros((shape[0], most), np.int64), np.zeros((shape[0], most), bool)
     for number, row in enumerate(rows):
         start, found = 0, [np.zeros(0, np.int64)]
         for doc, index in enumerate(row):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from specstudy.catalog.assets import Say
 from specstudy.drafts.answers import Conversation
-from specstudy.drafts.head import CHUNK, Batch, States, depth_states, frozen_rows_loss, loss_step, output_rows, trainable
+from specstudy.drafts.head import CHUNK, Batch, depth_states, output_rows
 from specstudy.drafts.recipe import Recipe
 from specstudy.drafts.rows import batch_of, pack
+from specstudy.drafts.step import Stepper, precision, target_states
 from specstudy.errors import AssetError
 
-CLIP = 1.0
 TELL_EVERY_S = 15.0
 CURVE_SHARE = 0.01  # of the budget: a loss curve has about a hundred points
 
@@ -49,70 +49,50 @@ def learning_rate(recipe: Recipe, share: float) -> float:
     return recipe.learning_rate * (0.525 + 0.475 * math.cos(math.pi * (share - recipe.warmup_share) / (1 - recipe.warmup_share)))
 
 
-def target_states(target: Any, batch: Batch, layers: Sequence[int]) -> States:
-    """Run the frozen target over packed rows, each document seeing itself alone.
-
-    Layer i stands for what enters layer i, as vLLM counts auxiliary layers.
-    """
-    with torch.no_grad():
-        seen = target.model(
-            input_ids=batch.ids,
-            position_ids=batch.positions,
-            attention_mask=batch.row_mask()[:, None] | torch.eye(batch.ids.shape[1], dtype=torch.bool, device=batch.ids.device),
-            output_hidden_states=True,
-            use_cache=False,
-        )
-    return States(torch.cat([seen.hidden_states[layer] for layer in layers], dim=-1), seen.last_hidden_state)
-
-
-def kept_anchors(recipe: Recipe, anchors: int) -> list[int] | None:
-    """peagle: anchors that each depth keeps (COD, ratio and floor of the recipe); None for a head that drafts one after another."""
-    if recipe.method != "peagle":
-        return None
-    return [anchors] + [max(1, round(anchors * max(recipe.drop_ratio**depth, recipe.drop_floor))) for depth in range(1, recipe.depth)]
-
-
-def batch_loss(head: Any, batch: Batch, states: States, recipe: Recipe, rows: Tensor, step: Callable[..., Any]) -> Tensor:
-    """Mean loss over anchors and depths, weighted by depth_weight to the power of the depth."""
-    kept = kept_anchors(recipe, batch.anchors.shape[1])
-    found, finals, weights = [], [], []
-    for depth, state in enumerate(depth_states(head, batch, states.aux, kept)):
-        at, there = batch.label_at(depth)
-        at, there = at[:, : state.shape[1]], there[:, : state.shape[1]]
-        found.append(state[there])
-        finals.append(states.final.gather(1, at[..., None].expand(-1, -1, states.final.shape[-1]))[there])
-        weights.append(torch.full((len(found[-1]),), recipe.depth_weight**depth, device=state.device))
-    weight = torch.cat(weights)
-    weight = weight / weight.sum().clamp(min=1e-6)
-    short = -len(weight) % CHUNK if weight.is_cuda else 0  # chunks of one size: compiled once
-    padded = [torch.cat([values, values.new_zeros(short, *values.shape[1:])]) for values in (torch.cat(found), torch.cat(finals), weight)]
-    loss, _ = frozen_rows_loss(padded[0].to(rows.dtype), rows, padded[1].to(rows.dtype), padded[2], recipe.hard_share, step)
-    return loss
-
-
 def validate(head: Any, target: Any, batches: Sequence[Batch], recipe: Recipe, draft_vocab: Tensor) -> dict[str, Any]:
-    """Greedy drafts against the target's greedy answers: share right at each depth given that all before were, and what that accepts.
+    """Draft along the target's greedy answers as an engine would: after each step go on behind the last token that was right.
 
-    expected_acceptance_length counts the target's own token, as vLLM does.
+    Drafts of min(5, depth) tokens. accuracy_per_position: accepted at each position over steps, as vLLM counts it;
+    expected_acceptance_length counts the target's own token. The mean over all places would be higher than both: an engine
+    starts its steps where a draft has just failed, and passes easy stretches in few steps.
     """
-    right, reached, anchors = torch.zeros(recipe.depth), torch.zeros(recipe.depth), 0
-    rows = output_rows(head)
+    length = min(5, recipe.depth)
+    accepted, steps = np.zeros(length), 0
     for batch in batches:
-        kept = None if recipe.method != "peagle" else [batch.anchors.shape[1]] * recipe.depth
-        with torch.no_grad(), _precision(batch.ids.device):
-            found = depth_states(head, batch, target_states(target, batch, head.target_layer_ids).aux, kept)
-        alive = batch.counts
-        anchors += int(alive.sum())
-        for depth, state in enumerate(found):
+        run = accepted_runs(head, target, batch, recipe, draft_vocab).clip(max=length)
+        for row, anchors in enumerate(batch.anchors.cpu().numpy()):
+            docs = batch.docs[row].cpu().numpy()
+            places = np.sort(anchors[batch.counts[row].cpu().numpy()])
+            for doc in np.unique(docs[places]):
+                for taken in walk(run[row], places[docs[places] == doc]):
+                    accepted[:taken] += 1
+                    steps += 1
+    rates = accepted / max(1, steps)
+    return {"accuracy_per_position": [round(float(rate), 4) for rate in rates], "expected_acceptance_length": round(1 + float(rates.sum()), 4)}
+
+
+def walk(run: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> Iterator[int]:
+    """Tokens accepted by each step of one answer: places are where a step may begin, rising; run [L] what is accepted there."""
+    at = int(places[0])
+    while at <= places[-1]:
+        yield int(run[at])
+        at += int(run[at]) + 1
+
+
+def accepted_runs(head: Any, target: Any, batch: Batch, recipe: Recipe, draft_vocab: Tensor) -> np.ndarray[Any, Any]:
+    """[B, L]: how many tokens drafted from an anchor are the answer's own, one after the other; 0 where there is no anchor."""
+    kept = None if recipe.method != "peagle" else [batch.anchors.shape[1]] * recipe.depth
+    rows = output_rows(head)
+    with torch.no_grad(), precision(batch.ids.device):
+        alive, run = batch.counts, torch.zeros_like(batch.anchors)
+        for depth, state in enumerate(depth_states(head, batch, target_states(target, batch, head.target_layer_ids).aux, kept)):
             at, there = batch.label_at(depth)
-            with torch.no_grad(), _precision(batch.ids.device):
-                proposed = torch.cat([(part @ rows.to(part.dtype).T).argmax(-1) for part in torch.split(state.flatten(0, 1), CHUNK)]).view_as(at)
-            same = draft_vocab[proposed] == batch.ids.gather(1, at + 1)
-            reached[depth] += float((alive & there).sum())
-            alive = alive & there & same
-            right[depth] += float(alive.sum())
-    accuracy = (right / reached.clamp(min=1)).tolist()
-    return {"accuracy_per_position": accuracy, "expected_acceptance_length": 1 + float(right.sum()) / max(1, anchors)}
+            best = torch.cat([(part @ rows.to(part.dtype).T).argmax(-1) for part in torch.split(state.flatten(0, 1), CHUNK)]).view_as(at)
+            alive = alive & there & (draft_vocab[best] == batch.ids.gather(1, at + 1))
+            run += alive
+    found = np.zeros(batch.ids.shape, dtype=np.int64)
+    np.put_along_axis(found, batch.anchors.cpu().numpy(), np.where(batch.counts.cpu().numpy(), run.cpu().numpy(), 0), axis=1)
+    return found
 
 
 def train(
@@ -123,35 +103,24 @@ def train(
     Raises AssetError when the loss is no longer a number.
     """
     device = next(target.parameters()).device
-    parameters = trainable(head)
-    optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=device.type == "cuda")
-    progress = _restore(checkpoint, head, optimizer, recipe, say)
-    step = torch.compile(loss_step) if device.type == "cuda" else loss_step
-    rows = output_rows(head).to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    stepper = Stepper(head, target, recipe, say)
+    progress = _restore(checkpoint, head, stepper.optimizer, recipe, say)
     validation = [batch.to(device) for batch in _validation_batches(conversations[1], recipe)]
     draft_vocab = draft_vocab.to(device)
     meter = _Meter(progress, recipe, say)
     batches = _batches(conversations[0], recipe, progress.step)
     try:
         while progress.share(recipe) < 1:
-            batch = next(batches).to(device)
-            with _precision(device):
-                states = target_states(target, batch, head.target_layer_ids)
-                loss = batch_loss(head, batch, states, recipe, rows, step)
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(parameters, CLIP)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(recipe, progress.share(recipe))
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            batch = next(batches)
+            loss = stepper.step(batch, learning_rate(recipe, progress.share(recipe)))
             if meter.count(loss, batch.ids.numel()):
                 progress.validation.append({"step": progress.step, **validate(head, target, validation, recipe, draft_vocab)})
                 meter.validated()
-                _keep(checkpoint, head, optimizer, progress, recipe)
+                _keep(checkpoint, head, stepper.optimizer, progress, recipe)
         progress.validation.append({"step": progress.step, **validate(head, target, validation, recipe, draft_vocab)})
         meter.validated()
     finally:
-        _keep(checkpoint, head, optimizer, progress, recipe)
+        _keep(checkpoint, head, stepper.optimizer, progress, recipe)
     return progress
 
 
@@ -202,11 +171,7 @@ class _Meter:
         """After a validation: say what it found."""
         last = self._progress.validation[-1]
         accuracy = " ".join(f"{share:.2f}" for share in last["accuracy_per_position"])
-        self._say(f"step {last['step']:,}: right at each depth {accuracy}; expected acceptance length {last['expected_acceptance_length']:.3f}")
-
-
-def _precision(device: torch.device) -> Any:
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+        self._say(f"step {last['step']:,}: accepted at each position {accuracy}; acceptance length {last['expected_acceptance_length']:.3f}")
 
 
 def _batches(conversations: Sequence[Conversation], recipe: Recipe, done: int) -> Iterator[Batch]:
@@ -226,7 +191,7 @@ def _batches(conversations: Sequence[Conversation], recipe: Recipe, done: int) -
 def _validation_batches(conversations: Sequence[Conversation], recipe: Recipe) -> list[Batch]:
     rows = pack(conversations, recipe.row_tokens, recipe.seed)[: 4 * recipe.rows]
     groups = [rows[first : first + recipe.rows] for first in range(0, len(rows), recipe.rows)]
-    return [batch_of(conversations, group, recipe, np.random.default_rng(recipe.seed)) for group in groups]
+    return [batch_of(conversations, group, recipe, np.random.default_rng(recipe.seed), most=recipe.row_tokens) for group in groups]
 
 
 def _keep(path: Path, head: Any, optimizer: torch.optim.Optimizer, progress: Progress, recipe: Recipe) -> None:

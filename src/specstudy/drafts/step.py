@@ -1,0 +1,143 @@
+"""One optimizer step: the frozen target's states, the head's drafts, the loss, the update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specstudy.catalog.assets import Say
+from specstudy.drafts.head import CHUNK, Batch, States, depth_states, frozen_rows_loss, loss_step, output_rows, trainable
+from specstudy.drafts.recipe import Recipe
+
+CLIP = 1.0
+WARM_UP_STEPS = 3
+
+
+def precision(device: torch.device) -> Any:
+    """bfloat16 on a GPU, float32 elsewhere."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+def target_states(target: Any, batch: Batch, layers: Sequence[int]) -> States:
+    """Run the frozen target over packed rows, each document seeing itself alone.
+
+    Layer i stands for what enters layer i, as vLLM counts auxiliary layers.
+    """
+    with torch.no_grad():
+        seen = target.model(
+            input_ids=batch.ids,
+            position_ids=batch.positions,
+            attention_mask=batch.row_mask()[:, None] | torch.eye(batch.ids.shape[1], dtype=torch.bool, device=batch.ids.device),
+            output_hidden_states=True,
+            use_cache=False,
+        )
+    return States(torch.cat([seen.hidden_states[layer] for layer in layers], dim=-1), seen.last_hidden_state)
+
+
+def kept_anchors(recipe: Recipe, anchors: int) -> list[int] | None:
+    """peagle: anchors that each depth keeps (COD, ratio and floor of the recipe); None for a head that drafts one after another."""
+    if recipe.method != "peagle":
+        return None
+    return [anchors] + [max(1, round(anchors * max(recipe.drop_ratio**depth, recipe.drop_floor))) for depth in range(1, recipe.depth)]
+
+
+def batch_loss(head: Any, batch: Batch, states: States, recipe: Recipe, rows: Tensor, step: Callable[..., Any]) -> Tensor:
+    """Mean loss over anchors and depths, weighted by depth_weight to the power of the depth."""
+    kept = kept_anchors(recipe, batch.anchors.shape[1])
+    found, finals, weights = [], [], []
+    for depth, state in enumerate(depth_states(head, batch, states.aux, kept)):
+        at, there = batch.label_at(depth)
+        at, there = at[:, : state.shape[1]], there[:, : state.shape[1]]
+        found.append(state.flatten(0, 1))
+        finals.append(states.final.gather(1, at[..., None].expand(-1, -1, states.final.shape[-1])).flatten(0, 1))
+        weights.append(there.flatten() * recipe.depth_weight**depth)
+    weight = torch.cat(weights)
+    weight = weight / weight.sum().clamp(min=1e-6)
+    short = -len(weight) % CHUNK if weight.is_cuda else 0  # chunks of one size: compiled once
+    padded = [torch.cat([values, values.new_zeros(short, *values.shape[1:])]) for values in (torch.cat(found), torch.cat(finals), weight)]
+    loss, _ = frozen_rows_loss(padded[0].to(rows.dtype), rows, padded[1].to(rows.dtype), padded[2], recipe.hard_share, step)
+    return loss
+
+
+class Stepper:
+    """Takes steps. On a GPU a step is recorded once as a CUDA graph and replayed.
+
+    A step is thousands of small kernels, and launching them one by one takes longer than running them. The first steps run
+    as they are, which compiles what is compiled; where recording fails, all of them do.
+    """
+
+    def __init__(self, head: Any, target: Any, recipe: Recipe, say: Say) -> None:
+        self._head, self._target, self._recipe, self._say = head, target, recipe, say
+        self._parameters = trainable(head)
+        self._device = next(target.parameters()).device
+        on_gpu = self._device.type == "cuda"
+        self._rate: Tensor | float = torch.tensor(recipe.learning_rate, device=self._device) if on_gpu else recipe.learning_rate
+        self.optimizer = torch.optim.AdamW(
+            self._parameters, lr=self._rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=on_gpu, capturable=on_gpu
+        )
+        self._rows = output_rows(head).to(torch.bfloat16 if on_gpu else torch.float32)
+        self._loss_step: Callable[..., Any] = torch.compile(loss_step) if on_gpu else loss_step
+        self._warm_up = WARM_UP_STEPS if on_gpu else -1
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._batch: Batch | None = None
+        self._loss = torch.zeros((), device=self._device)
+
+    def step(self, batch: Batch, rate: float) -> Tensor:
+        """Learn from a batch at a learning rate; the batch's loss, which may not be there yet on a GPU."""
+        self._set_rate(rate)
+        if self._device.type != "cuda":
+            return self._work(batch)
+        if self._batch is None:
+            self._batch = batch.to(self._device)
+        self._batch.fill(batch)
+        if self._warm_up > 0:
+            self._warm_up -= 1
+            return self._aside()
+        if self._warm_up == 0:
+            self._warm_up = -1
+            self._record()
+        if self._graph is None:
+            return self._work(self._batch)
+        self._graph.replay()
+        return self._loss.clone()
+
+    def _set_rate(self, rate: float) -> None:
+        if isinstance(self._rate, Tensor):
+            self._rate.fill_(rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate if isinstance(self._rate, Tensor) else rate
+
+    def _work(self, batch: Batch) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        with precision(self._device):
+            states = target_states(self._target, batch, self._head.target_layer_ids)
+            loss = batch_loss(self._head, batch, states, self._recipe, self._rows, self._loss_step)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._parameters, CLIP)
+        self.optimizer.step()
+        return loss.detach()
+
+    def _aside(self) -> Tensor:
+        """A step on a stream of its own, as recording wants it."""
+        assert self._batch is not None
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            loss = self._work(self._batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        return loss
+
+    def _record(self) -> None:
+        assert self._batch is not None
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._loss = self._work(self._batch)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            self._say(f"a step can't be recorded as a CUDA graph, so each kernel is launched by itself ({str(error).splitlines()[0]})")
+            return
+        self._graph = graph
