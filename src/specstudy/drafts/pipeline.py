@@ -25,7 +25,8 @@ from specstudy.drafts.head import build_head, masked_mean_square, start_from_tar
 from specstudy.drafts.prompts import training_prompts
 from specstudy.drafts.recipe import Recipe
 from specstudy.drafts.rows import batch_of, draft_vocabulary, pack, split
-from specstudy.drafts.training import Progress, target_states, train
+from specstudy.drafts.step import target_states
+from specstudy.drafts.training import Progress, train
 from specstudy.errors import AssetError, ConfigError, StoreBusyError
 from specstudy.workloads.prompts import EVALUATION_SHARE
 
