@@ -16,7 +16,7 @@ from specstudy.catalog.models import Arrivals, ChapterPlan, Measuring
 from specstudy.errors import ConfigError
 from specstudy.records import Pattern, Record
 from specstudy.serving import Deployment, deploy
-from specstudy.workloads import Arrival, Closed, Open, Pool, Prompt, TokenCounter, build_pool, chat_token_counter, dataset, poisson, steps, trace
+from specstudy.workloads import Arrival, Closed, Open, Pool, Prompt, TokenCounter, build_pool, dataset, kept_token_counter, poisson, steps, trace
 
 # Fallback guesses for a machine that nobody has measured yet; the first step corrects them.
 START_GUESS_S, TPOT_GUESS_S = 60.0, 0.02
@@ -93,8 +93,8 @@ def make_plan(profile: Profile, chapter: str, say: Say, names: Sequence[str] = (
     deployments = [deployment for spec in methods for deployment in _deployments(profile, spec, wanted.env, folder, say)]
     servers = tuple(ServerPlan(deployment, _cells_of(profile, wanted, deployment)) for deployment in _only(deployments, names))
     cells = dict.fromkeys(cell for server in servers for cell in server.cells)
-    count_tokens = chat_token_counter(folder)
-    pools = {name: _pool(profile, name, count_tokens, say) for name in dict.fromkeys(cell.workload for cell in cells)}
+    with kept_token_counter(folder) as count_tokens:
+        pools = {name: _pool(profile, name, count_tokens, say) for name in dict.fromkeys(cell.workload for cell in cells)}
     for cell in cells:
         pool = pools[cell.workload]
         cell.prompts(pool, 0, profile.measuring.seed)  # too few prompts: refused now, not in mid-run

@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from engine import standin_engine
@@ -42,7 +43,7 @@ def main() -> int:
     if content["max_file_bytes"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (content["max_file_bytes"], content["max_file_bytes"]))
     ENGINES["vllm"] = standin_engine(content["options"], content["marker"])
-    specstudy.plan.chat_token_counter = word_counter
+    specstudy.plan.kept_token_counter = lambda folder: nullcontext(word_counter(folder))
     if content["via"] == "cli":
         from specstudy import cli
 

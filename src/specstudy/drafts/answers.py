@@ -154,7 +154,7 @@ def _make(work: Path, part: int, of: int, hardware: str) -> None:
 
 def _write(path: Path, prompts: list[dict[str, Any]], temperature: float, answers: list[list[int]]) -> None:
     partial = path.with_suffix(".partial.npz")
-    np.savez(
+    np.savez_compressed(
         partial,
         sources=np.array([one["source"] for one in prompts]),
         temperatures=np.full(len(prompts), temperature),

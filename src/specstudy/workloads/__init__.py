@@ -3,7 +3,7 @@
 from specstudy.workloads.arrivals import Arrival, Closed, Open, poisson, steps, trace
 from specstudy.workloads.datasets import DATASETS, dataset
 from specstudy.workloads.prompts import Pool, Prompt, TokenCounter, build_pool
-from specstudy.workloads.tokens import chat_token_counter
+from specstudy.workloads.tokens import chat_token_counter, kept_token_counter
 
 __all__ = [
     "DATASETS",
@@ -16,6 +16,7 @@ __all__ = [
     "build_pool",
     "chat_token_counter",
     "dataset",
+    "kept_token_counter",
     "poisson",
     "steps",
     "trace",

@@ -16,7 +16,8 @@ from specstudy.drafts.answers import Conversation
 from specstudy.drafts.head import CHUNK, Batch, build_head, chain_attention, depth_states, frozen_rows_loss, start_from_target, trainable
 from specstudy.drafts.recipe import Recipe, recipe_for
 from specstudy.drafts.rows import batch_of, draft_vocabulary, pack, split
-from specstudy.drafts.training import kept_anchors, learning_rate, target_states
+from specstudy.drafts.step import kept_anchors, target_states
+from specstudy.drafts.training import learning_rate
 
 HIDDEN, VOCAB, ROW = 48, 300, 40
 

@@ -27,7 +27,7 @@ def _this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_whole_and_nothing_else_lies_there(name: str) -> None:
-    assert {path.name for path in (DRAFTS / name).iterdir()} == {WEIGHTS, "config.json", "card.json"}
+    assert {path.name for path in (DRAFTS / name).iterdir()} == {WEIGHTS, "config.json", "card.json", "checks.csv"}
     header, _, tensors = read_packed(DRAFTS / name)
     assert header.lm_head == "target"
     assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specstudy.catalog.assets import silent
 from specstudy.drafts.answers import Conversation
-from specstudy.drafts.head import build_head, start_from_target, trainable
+from specstudy.drafts.head import build_head, depth_states, output_rows, start_from_target, trainable
 from specstudy.drafts.pipeline import exported
 from specstudy.drafts.recipe import Recipe, recipe_for
-from specstudy.drafts.training import Progress, train
+from specstudy.drafts.rows import batch_of
+from specstudy.drafts.step import target_states
+from specstudy.drafts.training import Progress, accepted_runs, train, walk
 from specstudy.errors import AssetError, ConfigError
 
 VOCAB = 64
@@ -48,7 +51,7 @@ def recipe_of(method: str, **changes: Any) -> Recipe:
     return recipe_for(method, "tiny", **{**fields, **changes})
 
 
-def run(folder: Path, told: list[Conversation], recipe: Recipe, checkpoint: Path) -> tuple[Any, Progress]:
+def trained(folder: Path, told: list[Conversation], recipe: Recipe, checkpoint: Path) -> tuple[Any, Progress]:
     target = LlamaForCausalLM.from_pretrained(folder).eval().requires_grad_(False)
     torch.manual_seed(recipe.seed)
     head = build_head(recipe, folder, VOCABULARY, 3)
@@ -58,8 +61,8 @@ def run(folder: Path, told: list[Conversation], recipe: Recipe, checkpoint: Path
 
 @pytest.mark.parametrize("method", ["eagle3", "eagle3.1", "peagle"])
 def test_it_learns_what_the_target_says(method: str, folder: Path, told: list[Conversation], tmp_path: Path) -> None:
-    _, before = run(folder, told, recipe_of(method, steps=1), tmp_path / "one.pt")
-    _, after = run(folder, told, recipe_of(method, steps=60), tmp_path / "many.pt")
+    _, before = trained(folder, told, recipe_of(method, steps=1), tmp_path / "one.pt")
+    _, after = trained(folder, told, recipe_of(method, steps=60), tmp_path / "many.pt")
     assert after.step == 60
     assert after.loss_curve[-1][1] < before.loss_curve[0][1]
     assert after.validation[-1]["expected_acceptance_length"] >= before.validation[-1]["expected_acceptance_length"]
@@ -85,7 +88,7 @@ class _Interrupt:
 @pytest.mark.parametrize("method", ["eagle3", "eagle3.1"])
 def test_training_that_was_stopped_goes_on(method: str, folder: Path, told: list[Conversation], tmp_path: Path) -> None:
     """Eight steps at once, or stopped on the way and gone on with, end in the same weights."""
-    straight, whole = run(folder, told, recipe_of(method, steps=8, warmup_share=0.0), tmp_path / "whole.pt")
+    straight, whole = trained(folder, told, recipe_of(method, steps=8, warmup_share=0.0), tmp_path / "whole.pt")
     interrupted = _Interrupt(after=4)
 
     target = LlamaForCausalLM.from_pretrained(folder).eval().requires_grad_(False)
@@ -106,19 +109,19 @@ def test_training_that_was_stopped_goes_on(method: str, folder: Path, told: list
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
-    run(folder, told, recipe_of("eagle3", steps=1), tmp_path / "kept.pt")
+    trained(folder, told, recipe_of("eagle3", steps=1), tmp_path / "kept.pt")
     with pytest.raises(AssetError, match="another recipe"):
-        run(folder, told, recipe_of("eagle3", steps=2, learning_rate=1e-4), tmp_path / "kept.pt")
+        trained(folder, told, recipe_of("eagle3", steps=2, learning_rate=1e-4), tmp_path / "kept.pt")
 
 
 def test_a_loss_that_is_no_number_stops_it(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
     with pytest.raises(AssetError, match="the loss is nan"):
-        run(folder, told, recipe_of("eagle3", steps=30, learning_rate=1e18), tmp_path / "nan.pt")
+        trained(folder, told, recipe_of("eagle3", steps=30, learning_rate=1e18), tmp_path / "nan.pt")
 
 
 def test_what_is_exported_is_what_was_trained(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
     recipe = recipe_of("peagle", steps=2)
-    head, _ = run(folder, told, recipe, tmp_path / "two.pt")
+    head, _ = trained(folder, told, recipe, tmp_path / "two.pt")
     config, tensors = exported(head, recipe, VOCABULARY, 3, folder)
     assert config["pard_token"] == 3
     assert config["fc_norm"] is True
@@ -143,3 +146,31 @@ def test_a_recipe_that_makes_no_sense_is_refused(given: dict[str, Any], field: s
 def test_training_has_to_end() -> None:
     with pytest.raises(ValueError, match="steps or minutes"):
         Recipe(method="eagle3", layers=1, intermediate_size=8, depth=1)
+
+
+def test_a_step_begins_behind_the_last_token_that_was_right() -> None:
+    run = np.array([0, 0, 2, 9, 9, 1, 9, 3, 9, 9])
+    # Begin at 2: two accepted and the target's own, so 5; one accepted, so 7; three accepted, and the answer is over.
+    assert list(walk(run, np.arange(2, 9))) == [2, 1, 3]
+
+
+def test_what_is_accepted_along_an_answer_is_what_drafting_for_real_accepts(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
+    """Draft by hand from each place, feeding the head its own tokens, and compare the accepted run with the one from the answer's tokens."""
+    recipe = recipe_of("eagle3.1", steps=40)
+    head, _ = trained(folder, told, recipe, tmp_path / "head.pt")
+    target = LlamaForCausalLM.from_pretrained(folder).eval()
+    whole = batch_of(told[:1], [[0]], recipe_of("eagle3.1", rows=1), np.random.default_rng(0), most=48)
+    runs = accepted_runs(head, target, whole, recipe, VOCABULARY)[0]
+    answer = np.concatenate([told[0].prompt, told[0].answer])
+    places = sorted(whole.anchors[whole.counts].tolist())
+    assert len(places) > 10
+    for place in places:
+        guessed: list[int] = []
+        for depth in range(recipe.depth):
+            ids = np.concatenate([answer[: place + 2], guessed, np.zeros(48, np.int64)])[:48].astype(np.int64)
+            row = replace(whole, ids=torch.from_numpy(ids)[None], anchors=torch.tensor([[place]]), counts=torch.ones(1, 1, dtype=torch.bool))
+            with torch.no_grad():
+                state = depth_states(head, row, target_states(target, whole, head.target_layer_ids).aux)[depth]
+            guessed.append(int(VOCABULARY[(state @ output_rows(head).T).argmax()]))
+        right = [guess == told_ for guess, told_ in zip(guessed, answer[place + 2 :], strict=False)]
+        assert runs[place] == next((n for n, one in enumerate(right) if not one), len(right))

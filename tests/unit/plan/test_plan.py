@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     def words(messages: Sequence[Message]) -> int:
         return 1 + sum(1 + len(turn["content"].split()) for turn in messages)
 
-    monkeypatch.setattr(specstudy.plan, "chat_token_counter", lambda folder: words)
+    monkeypatch.setattr(specstudy.plan, "kept_token_counter", lambda folder: nullcontext(words))
     made.profile["workloads"]["short"] = {**made.profile["workloads"]["words"], "max_prompt_tokens": 10}
     made.profile["chapters"][CHAPTER]["methods"][1:] = [{**NGRAM, "num_speculative_tokens": [2, 4]}]
     return made
