@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specstudy.catalog.assets import silent
 from specstudy.drafts.answers import Conversation
 from specstudy.drafts.head import build_head, depth_states, output_rows, start_from_target, trainable
-from specstudy.drafts.pipeline import exported
+from specstudy.drafts.pipeline import command_line, exported
 from specstudy.drafts.recipe import Recipe, recipe_for
 from specstudy.drafts.rows import batch_of
 from specstudy.drafts.step import target_states
@@ -174,3 +174,8 @@ def test_what_is_accepted_along_an_answer_is_what_drafting_for_real_accepts(fold
             guessed.append(int(VOCABULARY[(state @ output_rows(head).T).argmax()]))
         right = [guess == told_ for guess, told_ in zip(guessed, answer[place + 2 :], strict=False)]
         assert runs[place] == next((n for n, one in enumerate(right) if not one), len(right))
+
+
+def test_a_cards_command_names_no_folder_of_this_machine() -> None:
+    given = ["drafts", "train", "--method", "eagle3", "--work", "/somewhere/work", "--out", "/somewhere/else/my-head", "--minutes", "5"]
+    assert command_line(given) == ["specstudy", "drafts", "train", "--method", "eagle3", "--out", "my-head", "--minutes", "5"]
