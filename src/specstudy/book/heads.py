@@ -16,6 +16,7 @@ from specstudy.figures.picture import STYLE, canvas
 from specstudy.figures.style import legend_above
 from specstudy.figures.tables import DASH
 
+TRAINED = {"eagle3", "peagle", "dflash"}
 NONE_SHIPPED = Text("*No head is shipped with this checkout yet, so there is no card to show.*")
 CHECKS = "checks.csv"
 
@@ -86,9 +87,11 @@ class Heads:
 
     def data_note(self, cells: Sequence[Cell]) -> Text:
         """Whether the heads that `cells` were measured with learned from the same prompts, and how much each saw."""
-        drafts = {cell.variant.draft for cell in cells}
+        drafts = {cell.variant.draft for cell in cells if cell.variant.method in TRAINED}
+        if len(drafts) < 2:
+            return Text("*Fewer than two trained heads were measured under this profile, so there are none to compare.*")
         cards = [card for card in self.cards if card.name in drafts]
-        if len(cards) < 2:
+        if len(cards) < len(drafts):
             return Text("*What these heads were trained on isn't on a card of this checkout, so a difference between them may be one of data.*")
         same = len({card.data.prompts_sha256 for card in cards}) == 1
         seen = "; ".join(f"{card.name} {card.training.tokens_seen / 1e6:,.1f} million" for card in cards)

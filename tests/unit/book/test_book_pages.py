@@ -129,7 +129,10 @@ def test_whether_two_heads_learned_from_the_same_prompts_is_read_from_their_card
     assert "learned from the same prompts" in heads.data_note(cells).markdown
     other = repeats([1.0], method="peagle", draft="other", num_speculative_tokens=3)
     assert "learned from different prompts" in heads.data_note([cells[0], other]).markdown
-    assert "isn't on a card" in heads.data_note(cells[:1]).markdown
+    unknown = repeats([1.0], method="eagle3", draft="nobody", num_speculative_tokens=3)
+    assert "isn't on a card" in heads.data_note([cells[0], unknown]).markdown
+    ngram = repeats([1.0], method="ngram", num_speculative_tokens=3)
+    assert "none to compare" in heads.data_note([cells[0], ngram]).markdown
 
 
 def test_a_card_is_shown_with_its_numbers(tmp_path: Path) -> None:
