@@ -52,7 +52,7 @@ notebooks: install  ## execute the chapters in recorded mode and keep their outp
 	$(BIN)/python scripts/execute_chapters.py
 
 book: install  ## build the book from the recorded results, warnings as errors
-	$(BIN)/jupyter-book build -W -n --keep-going .
+	$(BIN)/jupyter-book build --all -W -n --keep-going .
 
 fields: install
 	$(BIN)/specstudy fields > how-to/record-fields.md
