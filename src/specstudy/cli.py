@@ -176,7 +176,7 @@ def _print_summary(profile: Profile, results_dir: Path, chapters: list[str]) -> 
         for cell in found.cells:
             evidence |= {record.evidence for record in cell.records}
             one = ratios.get(id(cell))
-            row = [chapter, cell.variant.label, cell.load.label, with_interval(cell.interval("output_tokens_per_s"))]
+            row = [chapter, cell.label, cell.load.label, with_interval(cell.interval("output_tokens_per_s"))]
             row += [number(cell.percentile("ttft_ms", 50), 0), number(cell.percentile("tpot_ms", 50), 1), with_interval(cell.interval("acceptance_length"), 2)]
             table.add_row(*row, "" if one is None else f"{ratio_text(one.ratio)} {one.verdict}", str(len(cell.records)))
     if evidence:

@@ -10,7 +10,7 @@ from specstudy.analysis.acceptance import (
     position_curve,
     workload_shares,
 )
-from specstudy.analysis.cells import Cell, Load, Variant, baseline_of, group
+from specstudy.analysis.cells import Cell, Load, Variant, baseline_of, group, side_by_side
 from specstudy.analysis.contest import Inflection, best_k, fastest, inflection, inflections, same_k
 from specstudy.analysis.costs import LatencyChange, Memory, Rejection, latency_changes, memory, p99_ratio, rejections
 from specstudy.analysis.families import Family, context_tokens, eagle3_and_31, families, family_of, main_workload, of_main_workload
@@ -64,6 +64,7 @@ __all__ = [
     "rejections",
     "same_k",
     "scaling",
+    "side_by_side",
     "speedups",
     "step_times",
     "time_shares",

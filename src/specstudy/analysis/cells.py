@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,12 +49,26 @@ class Load:
 
 @dataclass(frozen=True)
 class Cell:
-    """The good repeats of one variant at one load, in one allocation."""
+    """The good repeats of one variant at one load, in one allocation.
+
+    `gpu_number` counts the GPUs of a host where several were measured side by side; None otherwise.
+    """
 
     variant: Variant
     load: Load
     records: tuple[Record, ...]
     requests: pd.DataFrame
+    gpu_number: int | None = None
+
+    @property
+    def allocation(self) -> str:
+        """Of its records."""
+        return self.records[0].allocation
+
+    @property
+    def label(self) -> str:
+        """The variant's, with the GPU where there are several."""
+        return self.variant.label if self.gpu_number is None else f"{self.variant.label} (GPU {self.gpu_number})"
 
     def interval(self, field: str) -> Interval | None:
         """Mean over repeats of a record's field with its 95 % interval; None if no repeat has it."""
@@ -92,24 +106,54 @@ class Cell:
 def group(records: Sequence[Record], requests: pa.Table) -> list[Cell]:
     """Cells of the newest allocation, baseline first, then by load.
 
-    Failed records and other allocations are left out, and so are repeats that were made under another
-    configuration than the cell's newest record.
+    GPUs of one host that were measured at the same time are taken together, see `side_by_side`: a method comes from the
+    newest of them that has it, and the baseline from each that a method comes from. Failed records and other allocations are
+    left out, and so are repeats that were made under another configuration than the cell's newest record.
     """
     good = [record for record in records if record.status == "ok"]
-    if not good:
-        return []
-    newest = max(good, key=lambda record: record.started_at).allocation
-    by_key: dict[tuple[Variant, Load], list[Record]] = {}
+    together = side_by_side(good)
+    by_key: dict[tuple[Variant, Load], dict[str, list[Record]]] = {}
     for record in good:
-        if record.allocation == newest:
-            by_key.setdefault((_variant(record), _load(record)), []).append(record)
+        if record.allocation in together:
+            by_key.setdefault((_variant(record), _load(record)), {}).setdefault(record.allocation, []).append(record)
+    chosen = {key: _newest(found) for key, found in by_key.items()}
+    wanted = {allocation for (variant, _), allocation in chosen.items() if variant.method != "none"}
     frame = requests.to_pandas()
     cells = []
-    for (variant, load), members in by_key.items():
-        kept = _same_configuration(members)
-        ids = {record.record_id for record in kept}
-        cells.append(Cell(variant, load, kept, frame[frame["record_id"].isin(ids) & (frame["status"] == "ok")]))
+    for (variant, load), found in by_key.items():
+        for allocation, members in found.items():
+            if allocation == chosen[variant, load] if variant.method != "none" or not wanted else allocation in wanted:
+                kept = _same_configuration(members)
+                ids = {record.record_id for record in kept}
+                number = together.index(allocation) + 1 if len(wanted) > 1 else None
+                cells.append(Cell(variant, load, kept, frame[frame["record_id"].isin(ids) & (frame["status"] == "ok")], number))
     return sorted(cells, key=_order)
+
+
+def _newest(found: Mapping[str, Sequence[Record]]) -> str:
+    """The allocation with the newest record."""
+    return max((record.started_at, name) for name, own in found.items() for record in own)[1]
+
+
+def side_by_side(records: Sequence[Record]) -> list[str]:
+    """The newest allocation and those that were measured at the same time on the same kind of machine, in the order of their beginning.
+
+    An allocation is a host's GPUs that a run could use; a host with several can be measured by several runs at once, each with
+    a baseline of its own.
+    """
+    if not records:
+        return []
+    spans: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.started_at):
+        spans.setdefault(record.allocation, []).append(record)
+    newest = max(records, key=lambda record: record.started_at)
+    first = spans[newest.allocation][0].started_at
+    machine = newest.gpu, newest.host_cpu, newest.host_cpus, newest.engine_version
+    return [
+        name
+        for name, own in spans.items()
+        if own[-1].started_at >= first and (own[-1].gpu, own[-1].host_cpu, own[-1].host_cpus, own[-1].engine_version) == machine
+    ]
 
 
 def _variant(record: Record) -> Variant:
@@ -142,9 +186,10 @@ def _order(cell: Cell) -> tuple[object, ...]:
         load.workload,
         load.concurrency or 0,
         load.request_rate or 0.0,
+        cell.gpu_number or 0,
     )
 
 
 def baseline_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """The cell without speculation at the same load; None if it wasn't measured."""
-    return next((other for other in cells if other.variant.method == "none" and other.load == cell.load), None)
+    """The cell without speculation at the same load in the same allocation; None if it wasn't measured."""
+    return next((other for other in cells if other.variant.method == "none" and (other.load, other.allocation) == (cell.load, cell.allocation)), None)

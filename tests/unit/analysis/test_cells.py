@@ -1,0 +1,80 @@
+"""Which records make a cell: one allocation, or the GPUs of one host that were measured side by side."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.standin.synthetic import record
+
+from specstudy.analysis import group, side_by_side, speedups
+from specstudy.records.schema import Record
+from specstudy.records.store import REQUESTS_SCHEMA
+
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
+NONE = {"method": "none", "draft": None, "num_speculative_tokens": None}
+EAGLE = {"method": "eagle3", "draft": "one", "num_speculative_tokens": 3}
+OTHER = {"method": "eagle3", "draft": "other", "num_speculative_tokens": 3}
+REQUESTS = REQUESTS_SCHEMA.empty_table()
+
+
+def series(allocation: str, minute: float, speed: float, method: dict[str, Any], **changes: Any) -> list[Record]:
+    """Three repeats, a minute apart."""
+    return [
+        record(
+            **method,
+            allocation=allocation,
+            repeat=repeat,
+            record_id=f"{hash((allocation, minute, repeat)) & (2**60 - 1):016x}",
+            started_at=NOON + timedelta(minutes=minute + repeat),
+            output_tokens_per_s=speed + repeat,
+            **changes,
+        )
+        for repeat in range(3)
+    ]
+
+
+def ratios(records: list[Record]) -> dict[str, float]:
+    return {one.cell.variant.draft or "": round(one.ratio.estimate, 2) for one in speedups(group(records, REQUESTS))}
+
+
+def test_two_gpus_measured_at_once_are_taken_together_each_with_its_own_baseline() -> None:
+    left = [*series("left", 0, 100, NONE), *series("left", 3, 200, EAGLE)]
+    right = [*series("right", 1, 50, NONE), *series("right", 4, 150, OTHER)]
+    cells = group(left + right, REQUESTS)
+    assert side_by_side(left + right) == ["left", "right"]
+    assert [cell.label for cell in cells] == ["baseline (GPU 1)", "baseline (GPU 2)", "one K=3 (GPU 1)", "other K=3 (GPU 2)"]
+    # 200/100, 201/101, 202/102 and 150/50, 151/51, 152/52: geometric means 1.99 and 2.96.
+    assert ratios(left + right) == {"one": 1.99, "other": 2.96}
+
+
+@pytest.mark.parametrize("change", [{"host_cpu": "another"}, {"engine_version": "0.1"}])
+def test_another_machine_is_not_beside_it(change: dict[str, Any]) -> None:
+    left, right = series("left", 0, 100, NONE, **change), series("right", 1, 50, NONE)
+    assert side_by_side(left + right) == ["right"]
+
+
+def test_an_earlier_allocation_is_left_out() -> None:
+    earlier = [*series("earlier", 0, 100, NONE), *series("earlier", 3, 200, EAGLE)]
+    later = [*series("later", 60, 50, NONE), *series("later", 63, 60, OTHER)]
+    assert [cell.label for cell in group(earlier + later, REQUESTS)] == ["baseline", "other K=3"]
+    assert side_by_side(earlier + later) == ["later"]
+
+
+def test_a_method_that_both_have_comes_from_the_newer_with_its_baseline_alone() -> None:
+    left = [*series("left", 0, 100, NONE), *series("left", 3, 200, EAGLE)]
+    right = [*series("right", 1, 50, NONE), *series("right", 4, 150, EAGLE)]
+    cells = group(left + right, REQUESTS)
+    assert [(cell.label, cell.allocation) for cell in cells] == [("baseline", "right"), ("one K=3", "right")]
+
+
+def test_baselines_alone_come_from_the_newest() -> None:
+    both = [*series("left", 0, 100, NONE), *series("right", 1, 50, NONE)]
+    assert [cell.allocation for cell in group(both, REQUESTS)] == ["right"]
+
+
+def test_without_records_there_are_no_cells() -> None:
+    assert group([], pa.Table.from_pylist([], schema=REQUESTS_SCHEMA)) == []
+    assert side_by_side([]) == []
