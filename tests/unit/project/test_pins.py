@@ -93,7 +93,7 @@ def test_the_lock_was_made_for_the_lowest_python_and_for_these_extras() -> None:
     assert lowest is not None
     (bound,) = [part.version for part in SpecifierSet(PROJECT["requires-python"]) if part.operator == ">="]
     assert lowest[1] == bound
-    assert re.findall(r"--extra (\S+)", header) == ["cpu", "book", "dev"]
+    assert re.findall(r"--extra (\S+)", header) == ["cpu", "train", "book", "dev"]
     assert "--universal" in header
 
 

@@ -138,11 +138,12 @@ def test_a_server_that_dies_in_the_block_says_so_with_its_last_lines(family: Fam
 
 
 PARENT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from specstudy.serving import guard
 from specstudy.serving.server import running
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell has it ignored
 guard.__file__, log, timeout_s, port, *argv = sys.argv[1:]
 with running(argv, {}, port=int(port), model="m", log_path=Path(log), timeout_s=float(timeout_s)):
     print("ready", flush=True)
