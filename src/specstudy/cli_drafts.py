@@ -46,6 +46,7 @@ def pack(
     target: TargetOption = DEFAULT_TARGET,
     mlp_bits: Annotated[int, typer.Option(help="4, 8, or 16 for none")] = 4,
     attention_bits: Annotated[int, typer.Option(help="attention and fc: 8, or 16 for none")] = 8,
+    replace: Annotated[bool, typer.Option("--replace", help="put it in the place of a head that is packed there; what that one's card says is lost")] = False,
 ) -> None:
     """Store a trained bf16 head in 8 and 4 bits."""
     from specstudy.catalog.materialise import target_folder
@@ -53,7 +54,7 @@ def pack(
 
     wide: Literal[8, 16] = 8 if _one_of("attention_bits", attention_bits, (8, 16)) == 8 else 16
     narrow: Literal[4, 8, 16] = 4 if _one_of("mlp_bits", mlp_bits, (4, 8, 16)) == 4 else 8 if mlp_bits == 8 else 16
-    packing = pack_head(folder, out, target_folder(load_target(target), _progress), mlp_bits=narrow, attention_bits=wide)
+    packing = pack_head(folder, out, target_folder(load_target(target), _progress), mlp_bits=narrow, attention_bits=wide, replace=replace)
     print(f"{out}: {packing.bytes / 1e6:.2f} MB ({', '.join(f'{group} {bits} bits' for group, bits in packing.bits.items())})")
 
 

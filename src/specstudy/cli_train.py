@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +21,7 @@ MethodOption = Annotated[str, typer.Option(help="eagle3, eagle3.1 or peagle")]
 TargetOption = Annotated[str, typer.Option(help="a name in data/targets")]
 DataOption = Annotated[list[str], typer.Option(help="sharegpt, python, or a JSONL file of your own; may be given several times")]
 WorkOption = Annotated[Path | None, typer.Option(help="answers and checkpoints, kept between runs; by default in the cache")]
-SettingOption = Annotated[str, typer.Option(help="full: minutes on one large GPU; tiny: a minute on two cores, to see that it works")]
+SettingOption = Annotated[str, typer.Option(help="full: minutes on one large GPU; tiny: a few minutes on two cores, to see that it works")]
 PromptsOption = Annotated[int | None, typer.Option(min=2, help="take no more training prompts than this")]
 
 
@@ -48,6 +49,11 @@ def train(
 
     if (out / "model.safetensors").exists():
         raise ConfigError("out", str(out), "a folder without a head; this one holds one")
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ConfigError("out", str(out), "a new folder, or an empty one")
+    place = next(folder for folder in out.resolve().parents if folder.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise ConfigError("out", str(out), f"a place that can be written to; {place} can't")
     changes: dict[str, object] = {"minutes": minutes, "steps": steps, "learning_rate": learning_rate, "layers": layers, "intermediate_size": intermediate_size}
     changes |= {"draft_vocab_size": draft_vocab_size}
     order = _order(method, target, data, work, setting, out, max_prompts, seed, changes)

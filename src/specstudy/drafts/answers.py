@@ -10,24 +10,28 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from specstudy.catalog.assets import Say
 from specstudy.drafts.prompts import TrainingPrompt
 from specstudy.drafts.recipe import Recipe
 from specstudy.errors import AssetError
 from specstudy.serving.deployment import deploy
+from specstudy.serving.server import log_tail, run_guarded
 from specstudy.serving.vllm import vllm_env, vllm_version
 from specstudy.workloads.tokens import chat_token_ids
 
 PART_PROMPTS = 4096
+TELL_EVERY_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class Job:
     temperatures: tuple[float, ...]
     prompts_sha256: str
     seed: int
+    data: tuple[str, ...]
+    max_prompts: int | None
+    compared_with: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,17 @@ class Conversation:
     answer: np.ndarray[Any, Any]
 
 
-def prepare(work: Path, prompts: Sequence[TrainingPrompt], target_folder: Path, recipe: Recipe, say: Say) -> Job:
-    """Write WORK/job.json and WORK/prompts.jsonl, the prompts as token ids, or see that they are the same as before.
-
-    Raises AssetError when the folder holds another job's answers.
-    """
+def prepare(
+    work: Path,
+    prompts: Sequence[TrainingPrompt],
+    target_folder: Path,
+    recipe: Recipe,
+    *,
+    data: Sequence[str],
+    compared_with: Sequence[str],
+    say: Say,
+) -> Job:
+    """Write WORK/prompts.jsonl, the prompts as token ids, and WORK/job.json. Raises AssetError when no prompt is short enough."""
     encode = chat_token_ids(target_folder)
     chosen: list[tuple[str, str, list[int]]] = []
     for some in batched(prompts, 1000):
@@ -68,17 +81,14 @@ def prepare(work: Path, prompts: Sequence[TrainingPrompt], target_folder: Path, 
     if not chosen:
         raise AssetError(f"no training prompt has at most {recipe.max_prompt_tokens} tokens")
     digest = hashlib.sha256("\n".join(key for key, _, _ in chosen).encode()).hexdigest()
-    job = Job(str(target_folder), recipe.max_prompt_tokens + recipe.max_answer_tokens, recipe.max_answer_tokens, recipe.temperatures, digest, recipe.seed)
+    job = Job(prompts_sha256=digest, compared_with=tuple(compared_with), **wanted(target_folder, recipe, data))
     work.mkdir(parents=True, exist_ok=True)
-    written = work / "job.json"
-    if written.exists():
-        if read_job(work) != job:
-            raise AssetError(f"{work} holds the answers of another training: {written.name} differs; choose another folder")
-        return job
     with (work / "prompts.jsonl").open("w") as lines:
         for key, source, ids in chosen:
             lines.write(json.dumps({"key": key, "source": source, "ids": ids}) + "\n")
-    written.write_text(json.dumps(asdict(job)))
+    partial = work / "job.partial"
+    partial.write_text(json.dumps(asdict(job)))
+    partial.replace(work / "job.json")
     say(f"{len(chosen):,} of {len(prompts):,} prompts have at most {recipe.max_prompt_tokens:,} tokens")
     return job
 
@@ -88,22 +98,50 @@ def batched(items: Sequence[TrainingPrompt], size: int) -> Iterator[Sequence[Tra
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
+def wanted(target_folder: Path, recipe: Recipe, data: Sequence[str]) -> dict[str, Any]:
+    """The fields of a job that an order decides; `data` as `data_id` names it."""
+    return {
+        "target_path": str(target_folder),
+        "max_model_len": recipe.max_prompt_tokens + recipe.max_answer_tokens,
+        "max_answer_tokens": recipe.max_answer_tokens,
+        "temperatures": recipe.temperatures,
+        "seed": recipe.seed,
+        "data": tuple(data),
+        "max_prompts": recipe.max_prompts,
+    }
+
+
 def read_job(work: Path) -> Job:
-    """The job of a work folder."""
-    fields = json.loads((work / "job.json").read_text())
-    return Job(**{**fields, "temperatures": tuple(fields["temperatures"])})
+    """The job of a work folder. Raises AssetError for one that can't be read."""
+    path = work / "job.json"
+    try:
+        fields = json.loads(path.read_text())
+        given: dict[str, Any] = {str(name): tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        return Job(**given)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise AssetError(f"{path} can't be read ({error}); choose another --work folder, or remove this one to begin anew") from error
 
 
-def answer(work: Path, hardware: str, part: int = 0, of: int = 1) -> None:
+def answer(work: Path, hardware: str, say: Say, part: int = 0, of: int = 1) -> None:
     """Make the parts that are missing, in a process of its own. Raises AssetError when vLLM fails."""
     job = read_job(work)
-    if all(path.exists() for _, path in _parts(work, job)[part::of]):
+    mine = [path for _, path in _parts(work, job)[part::of]]
+    if all(path.exists() for path in mine):
         return
+    log = work / f"answers-{part}-of-{of}.log"
+    say(f"the target answers; log: {log}")
+    told = [0.0]
+
+    def waiting(elapsed_s: float) -> None:
+        if elapsed_s - told[0] > TELL_EVERY_S:
+            told[0] = elapsed_s
+            say(f"    {sum(path.exists() for path in mine)} of {len(mine)} parts of the answers, {elapsed_s:.0f} s")
+
     target = deploy(target="target", target_path=job.target_path, hardware=hardware, max_model_len=job.max_model_len, max_num_seqs=1)
     environment = {**os.environ, **vllm_env(target), "VLLM_USE_FLASHINFER_SAMPLER": "0"}
     command = [sys.executable, "-m", "specstudy.drafts.answers", str(work), str(part), str(of), hardware]
-    if subprocess.run(command, env=environment).returncode:
-        raise AssetError(f"the target's answers could not be made; vLLM's own messages are above, and a rerun goes on from {work}")
+    if run_guarded(command, environment, log, waiting):
+        raise AssetError(f"the target's answers could not be made; a rerun goes on from {work}; the log ends:\n{log_tail(log)}")
 
 
 def conversations(work: Path) -> list[Conversation]:
@@ -113,11 +151,20 @@ def conversations(work: Path) -> list[Conversation]:
     for _, path in _parts(work, job):
         if not path.exists():
             raise AssetError(f"{path} is missing: not all answers were made")
-        with np.load(path) as part:
+        with _opened(path) as part:
             prompts, answers = np.split(part["prompts"], part["prompt_ends"][:-1]), np.split(part["answers"], part["answer_ends"][:-1])
             rows = zip(part["sources"], part["temperatures"], prompts, answers, strict=True)
             found += [Conversation(str(source), float(temperature), prompt, text) for source, temperature, prompt, text in rows if len(text)]
     return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with np.load(path) as part:
+            yield part
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise AssetError(f"{path} isn't whole ({error}); remove it, and it is made again") from error
 
 
 def regenerated_with() -> dict[str, str]:
@@ -137,19 +184,24 @@ def _parts(work: Path, job: Job) -> list[tuple[tuple[float, int], Path]]:
 
 
 def _make(work: Path, part: int, of: int, hardware: str) -> None:
-    from vllm import LLM, SamplingParams
-    from vllm.inputs import TokensPrompt
+    from vllm import LLM
 
     job, prompts = read_job(work), _prompts(work)
     where: dict[str, Any] = {"enforce_eager": True, "max_num_seqs": 16} if hardware == "cpu" else {"max_num_seqs": 512, "gpu_memory_utilization": 0.5}
     engine = LLM(model=job.target_path, dtype="bfloat16", max_model_len=job.max_model_len, seed=job.seed, **where)
     for (temperature, first), path in _parts(work, job)[part::of]:
-        if path.exists():
-            continue
-        chosen = prompts[first : first + PART_PROMPTS]
-        sampling = SamplingParams(temperature=temperature, max_tokens=job.max_answer_tokens, detokenize=False, skip_special_tokens=False)
-        outputs = engine.generate([TokensPrompt(prompt_token_ids=one["ids"]) for one in chosen], sampling)
-        _write(path, chosen, temperature, [list(output.outputs[0].token_ids) for output in outputs])
+        with FileLock(path.with_suffix(".lock")):  # another head's training may be making the same part
+            if not path.exists():
+                _make_part(engine, path, prompts[first : first + PART_PROMPTS], temperature, job)
+
+
+def _make_part(engine: Any, path: Path, chosen: list[dict[str, Any]], temperature: float, job: Job) -> None:
+    from vllm import SamplingParams
+    from vllm.inputs import TokensPrompt
+
+    sampling = SamplingParams(temperature=temperature, max_tokens=job.max_answer_tokens, detokenize=False, skip_special_tokens=False)
+    outputs = engine.generate([TokensPrompt(prompt_token_ids=one["ids"]) for one in chosen], sampling)
+    _write(path, chosen, temperature, [list(output.outputs[0].token_ids) for output in outputs])
 
 
 def _write(path: Path, prompts: list[dict[str, Any]], temperature: float, answers: list[list[int]]) -> None:

@@ -76,6 +76,7 @@ class Data(CardModel):
     temperatures: tuple[Annotated[float, Field(ge=0)], ...]
     regenerated_with: RegeneratedWith
     prompts_sha256: Sha256 = Field(description="over the keys of the training prompts")
+    compared_with: tuple[str, ...] = Field(default=(), description="datasets whose prompts were left out, each compared by hash")
 
 
 class Validation(CardModel):

@@ -17,7 +17,7 @@ import torch
 
 from specstudy.catalog.packed import D2T, LM_HEAD, ids_of
 from specstudy.drafts.card import Card, NormFlags
-from specstudy.drafts.checkpoint import AUX_IDS, PARALLEL_TOKENS, Head, head_dim, read_head, read_json, rope, tokenizer_sha256
+from specstudy.drafts.checkpoint import AUX_IDS, PARALLEL_TOKENS, Head, check_types, head_dim, read_head, read_json, rope, tokenizer_sha256
 from specstudy.drafts.shapes import expected_shapes
 from specstudy.errors import ConfigError
 
@@ -55,12 +55,13 @@ def check_head(folder: Path, target_folder: Path, card: Card | None = None) -> l
     """Every check that needs no server, in a fixed order.
 
     Without a card the checks that compare with it are "not checked". Raises ConfigError where the head's or
-    the target's files can't be read at all.
+    the target's files can't be read at all, and for a field of either config.json that has the wrong type.
     """
     target = read_json(target_folder / "config.json", "target")
     for name in ("hidden_size", "num_hidden_layers", "vocab_size"):
         if not isinstance(target.get(name), int):
             raise ConfigError(f"target: {name}", target.get(name), "a number: the study's heads belong to text models")
+    check_types(target, "target: config.json")
     subject = Subject(read_head(folder), target, target_folder, card)
     return [_finding(name, check(subject)) for name, check in CHECKS.items()]
 

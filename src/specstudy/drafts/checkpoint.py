@@ -7,18 +7,52 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from specstudy.catalog.packed import D2T, LM_HEAD, write_folder
+from specstudy.catalog.packed import D2T, LM_HEAD, WEIGHTS, write_folder
 from specstudy.errors import ConfigError
 
 Group = Literal["attention", "fc", "mlp", "lm_head", "d2t", "other"]
 AUX_IDS = "eagle_aux_hidden_state_layer_ids"
 PARALLEL_TOKENS = ("pard_token", "ptd_token_id", "mask_token_id")
+Size = Annotated[int, Field(gt=0)]
+
+
+class ConfigView(BaseModel):
+    """Types of what is read from a config.json; a model's other fields are its own affair.
+
+    The ids of the auxiliary layers aren't here: a check of its own says what is wrong with them.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    architectures: list[str] | None = None
+    hidden_size: Size | None = None
+    intermediate_size: Size | None = None
+    num_hidden_layers: Size | None = None
+    num_attention_heads: Size | None = None
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab_size: Size | None = None
+    draft_vocab_size: Size | None = None
+    max_position_embeddings: Size | None = None
+    rope_theta: float | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    pard_token: int | None = None
+    ptd_token_id: int | None = None
+    mask_token_id: int | None = None
+    eagle_config: dict[str, Any] | None = None
+    fc_norm: bool | None = None
+    norm_output: bool | None = None
+    norm_before_residual: bool | None = None
+    norm_before_fc: bool | None = None
+    parallel_drafting: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -48,11 +82,14 @@ class Head:
 
 
 def read_head(folder: Path) -> Head:
-    """Config and weights of a head's folder. Raises ConfigError for one that can't be read."""
+    """Config and weights of a head's folder. Raises ConfigError for one that can't be read, and for a config.json with wrong types."""
     config = read_json(folder / "config.json", "head")
-    parts = sorted(folder.glob("*.safetensors"))
+    check_types(config, "head: config.json")
+    whole = folder / "model.safetensors"
+    parts = [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
     if not parts:
-        raise ConfigError("head", str(folder), "a folder with model.safetensors")
+        packed = "; this one is packed: unpack it first" if (folder / WEIGHTS).is_file() else ""
+        raise ConfigError("head", str(folder), f"a folder with model.safetensors, or with its parts model-*-of-*.safetensors{packed}")
     tensors: dict[str, torch.Tensor] = {}
     for path in parts:
         try:
@@ -60,6 +97,14 @@ def read_head(folder: Path) -> Head:
         except (OSError, SafetensorError) as error:
             raise ConfigError("head", str(path), f"a whole safetensors file ({error})") from error
     return Head(folder, config, {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()})
+
+
+def check_types(config: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError naming the first field of a config.json that has another type than ConfigView's."""
+    try:
+        ConfigView.model_validate(dict(config))
+    except ValidationError as error:
+        raise ConfigError.from_pydantic(error, where) from error
 
 
 def read_json(path: Path, field: str) -> dict[str, Any]:

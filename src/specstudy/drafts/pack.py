@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from specstudy.catalog.packed import (
@@ -29,6 +31,7 @@ from specstudy.drafts.card import Packing, read_card, write_card
 from specstudy.drafts.checkpoint import Group, group_of, read_head
 from specstudy.errors import ConfigError
 
+CARD, FINDINGS = "card.json", "checks.csv"  # the latter is what the checks found, kept for the book
 LIMIT_BYTES = 24_000_000  # all packed heads of the repository together
 
 # Divisors of a group's largest magnitude that are tried as its scale. 8 bits: the integers end at 127, and cutting off pays
@@ -91,13 +94,16 @@ def _stored(integers: torch.Tensor, bits: int) -> torch.Tensor:
     return halves[:, 0::2] | (halves[:, 1::2] << 4)
 
 
-def pack_head(folder: Path, out: Path, target_folder: Path, *, mlp_bits: Bits = 4, attention_bits: Bits = 8) -> Packing:
+def pack_head(folder: Path, out: Path, target_folder: Path, *, mlp_bits: Bits = 4, attention_bits: Bits = 8, replace: bool = False) -> Packing:
     """Pack the bf16 head of `folder` into `out`, and say what that took.
 
     fc is stored like attention. `lm_head.weight` isn't stored where its rows are the target's, else in 8 bits.
-    A card.json is taken along with its `packing` filled in. Raises ConfigError for weights that aren't finite or not
-    bf16, for embeddings, for a vocabulary map that isn't strictly rising, and for dimensions that the groups don't divide.
+    A card.json is taken along with its `packing` filled in. A packed head that is in `out` already gives way only with
+    `replace`, and then whole: nothing of it is kept, its card neither. After a failure it is still there.
+    Raises ConfigError for weights that aren't finite or not bf16, for embeddings, for a vocabulary map that isn't
+    strictly rising, for dimensions that the groups don't divide, and for an `out` that is taken or can't be written.
     """
+    _refuse_taken(folder, out, replace=replace)
     head = read_head(folder)
     ids = _checked(head.tensors)
     bits: dict[Group, Bits] = {"attention": attention_bits, "fc": attention_bits, "mlp": mlp_bits, "lm_head": 8, "d2t": 16, "other": 16}
@@ -120,14 +126,57 @@ def pack_head(folder: Path, out: Path, target_folder: Path, *, mlp_bits: Bits = 
         lm_head_sha256=content_sha256({LM_HEAD: unpacked[LM_HEAD]}),
         config_sha256=hashlib.sha256(config).hexdigest(),
     )
-    out.mkdir(parents=True, exist_ok=True)
-    save_file(stored, out / WEIGHTS, metadata=header_metadata(header))
-    (out / CONFIG).write_bytes(config)
     kept: dict[str, int] = {group: width for group, width in bits.items() if group != "d2t" and (group != "lm_head" or own_rows)}
-    packing = Packing(bits=kept, bytes=packed_bytes(out))
-    if (folder / "card.json").is_file():
-        write_card(read_card(folder).model_copy(update={"packing": packing}), out)
+    card = read_card(folder) if (folder / CARD).is_file() else None
+
+    def write(made: Path) -> Packing:
+        save_file(stored, made / WEIGHTS, metadata=header_metadata(header))
+        (made / CONFIG).write_bytes(config)
+        packing = Packing(bits=kept, bytes=packed_bytes(made))
+        if card is not None:
+            write_card(card.model_copy(update={"packing": packing}), made)
+        return packing
+
+    try:
+        return _written_whole(out.resolve(), write)
+    except (OSError, SafetensorError) as error:
+        raise _unwritable(out, error) from error
+
+
+def _refuse_taken(folder: Path, out: Path, *, replace: bool) -> None:
+    """Raises ConfigError for an `out` that would cost the user something, or that no folder can be put at."""
+    if out.resolve() == folder.resolve():
+        raise ConfigError("out", str(out), "another folder than the head's own: packing would spoil it")
+    try:
+        held = sorted(path.name for path in out.iterdir()) if out.exists() else []
+    except OSError as error:
+        raise _unwritable(out, error) from error
+    if strangers := [name for name in held if name not in (WEIGHTS, CONFIG, CARD, FINDINGS)]:
+        raise ConfigError("out", str(out), f"a new folder, an empty one or a packed head's; this one holds {', '.join(strangers[:3])}")
+    if held and not replace:
+        raise ConfigError("out", str(out), f"a folder without {' and '.join(held)}; --replace puts the new head in their place, and what the card says is lost")
+
+
+def _written_whole(out: Path, write: Callable[[Path], Packing]) -> Packing:
+    """Let `write` fill a folder beside `out` and put it there by rename, so that `out` is the old one or the new one."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".pack-", ignore_cleanup_errors=True) as scratch:
+        made, old = Path(scratch) / "new", Path(scratch) / "old"
+        made.mkdir()
+        packing = write(made)
+        try:
+            if out.exists():
+                out.rename(old)
+            made.rename(out)
+        except BaseException:
+            if old.exists() and not out.exists():
+                old.rename(out)
+            raise
     return packing
+
+
+def _unwritable(out: Path, error: Exception) -> ConfigError:
+    return ConfigError("out", str(out), f"a folder that can be written ({getattr(error, 'strerror', None) or error})")
 
 
 def _checked(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,17 +18,17 @@ from filelock import FileLock, Timeout
 from specstudy.catalog.assets import Say
 from specstudy.catalog.materialise import target_folder
 from specstudy.catalog.models import Target
-from specstudy.drafts.answers import Conversation, Job, answer, conversations, prepare, regenerated_with
+from specstudy.drafts.answers import Conversation, Job, answer, conversations, prepare, read_job, regenerated_with, wanted
 from specstudy.drafts.card import Card, CardTarget, Data, DataSource, NormFlags, RegeneratedWith, Training, Validation, write_card
 from specstudy.drafts.check import check_head, failures
 from specstudy.drafts.checkpoint import tokenizer_sha256, write_head
 from specstudy.drafts.head import build_head, masked_mean_square, start_from_target, trainable
-from specstudy.drafts.prompts import training_prompts
+from specstudy.drafts.prompts import data_id, evaluation_keys, training_prompts
 from specstudy.drafts.recipe import Recipe
 from specstudy.drafts.rows import batch_of, draft_vocabulary, pack, split
 from specstudy.drafts.step import target_states
 from specstudy.drafts.training import Progress, train
-from specstudy.errors import AssetError, ConfigError, StoreBusyError
+from specstudy.errors import ConfigError, StoreBusyError
 from specstudy.workloads.prompts import EVALUATION_SHARE
 
 COPIED = (
@@ -59,24 +60,32 @@ def regenerate(order: Order, say: Say, part: int = 0, of: int = 1) -> Job:
     Raises ConfigError for data that can't be had, AssetError when vLLM fails.
     """
     folder = target_folder(order.target, say)
+    check_fits(order.recipe, folder)
+    data = tuple(data_id(name) for name in order.data)
     order.work.mkdir(parents=True, exist_ok=True)
     with FileLock(order.work / "job.lock"):  # two GPUs may begin at the same time; one of them prepares
         if not (order.work / "job.json").exists():
-            prepare(order.work, training_prompts(order.data, say), folder, order.recipe, say)
-    job = prepare_again(order, folder)
-    answer(order.work, "gpu" if device_of_this_machine().type == "cuda" else "cpu", part, of)
+            measured = evaluation_keys(say)
+            prompts = training_prompts(order.data, measured, say)
+            prepare(order.work, prompts, folder, order.recipe, data=data, compared_with=sorted(set(measured.values())), say=say)
+    job = read_job(order.work)
+    for name, value in wanted(folder, order.recipe, data).items():
+        if getattr(job, name) != value:
+            raise ConfigError("work", str(order.work), f"a folder without the answers of another order; there {name} is {getattr(job, name)}, here {value}")
+    answer(order.work, "gpu" if device_of_this_machine().type == "cuda" else "cpu", say, part, of)
     return job
 
 
-def prepare_again(order: Order, folder: Path) -> Job:
-    """The job that is in the work folder. Raises AssetError when it is of another target or recipe."""
-    from specstudy.drafts.answers import read_job
-
-    job, recipe = read_job(order.work), order.recipe
-    wanted = (str(folder), recipe.max_prompt_tokens + recipe.max_answer_tokens, recipe.max_answer_tokens, recipe.temperatures, recipe.seed)
-    if (job.target_path, job.max_model_len, job.max_answer_tokens, job.temperatures, job.seed) != wanted:
-        raise AssetError(f"{order.work} holds the answers of another target or recipe; choose another --work folder")
-    return job
+def check_fits(recipe: Recipe, folder: Path) -> None:
+    """Raises ConfigError for a shape that the target can't have a head of."""
+    target = json.loads((folder / "config.json").read_text())
+    layers, vocabulary = target["num_hidden_layers"], target["vocab_size"]
+    if recipe.layers > layers:
+        raise ConfigError("layers", recipe.layers, f"at most the target's {layers}")
+    if recipe.draft_vocab_size > vocabulary:
+        raise ConfigError("draft_vocab_size", recipe.draft_vocab_size, f"at most the target's {vocabulary}")
+    if recipe.aux_layers is not None and not all(0 <= layer <= layers for layer in recipe.aux_layers):
+        raise ConfigError("aux_layers", recipe.aux_layers, f"layers of the target, 0 to {layers}")
 
 
 def train_head(order: Order, command: Sequence[str], say: Say) -> Path:
@@ -85,7 +94,7 @@ def train_head(order: Order, command: Sequence[str], say: Say) -> Path:
     Raises ConfigError, AssetError, and StoreBusyError when another training writes the same head.
     """
     order.work.mkdir(parents=True, exist_ok=True)
-    checkpoint = order.work / f"{order.name}.pt"
+    checkpoint = order.work / f"head-{order.name}.pt"
     try:
         with FileLock(checkpoint.with_suffix(".lock"), timeout=0):
             return _train_head(order, checkpoint, command, say)
@@ -98,7 +107,7 @@ def _train_head(order: Order, checkpoint: Path, command: Sequence[str], say: Say
     told = conversations(order.work)
     recipe, folder, device = order.recipe, target_folder(order.target, say), device_of_this_machine()
     target = load_frozen(folder, device)
-    draft_vocab, covered, rarest = draft_vocabulary(told, min(recipe.draft_vocab_size, target.config.vocab_size), target.config.vocab_size)
+    draft_vocab, covered, rarest = draft_vocabulary(told, recipe.draft_vocab_size, target.config.vocab_size)
     say(f"{len(told):,} answers of {sum(len(one.answer) for one in told):,} tokens; the draft vocabulary covers {covered:.2%} of them")
     torch.manual_seed(recipe.seed)
     head = build_head(recipe, folder, draft_vocab, rarest).to(device)
@@ -107,12 +116,15 @@ def _train_head(order: Order, checkpoint: Path, command: Sequence[str], say: Say
     say(f"training {recipe.method} on {device.type}: {sum(one.numel() for one in trainable(head)) / 1e6:.1f} M parameters")
     progress = train(head, target, (training, validation), draft_vocab, recipe, checkpoint, say)
     config, tensors = exported(head, recipe, draft_vocab, rarest, folder)
-    write_head(order.out, config, tensors)
     card = make_card(order, job, told, head, config, progress, covered, command)
-    write_card(card, order.out)
-    failed = list(failures(check_head(order.out, folder, card)))
+    scratch = order.out.parent / f".{order.out.name}.partial"  # what lies at `out` is whole, and passed
+    shutil.rmtree(scratch, ignore_errors=True)
+    write_head(scratch, config, tensors)
+    write_card(card, scratch)
+    failed = list(failures(check_head(scratch, folder, card)))
     if failed:
-        raise ConfigError("head", str(order.out), "; ".join(f"{one.check}: {one.found}, allowed {one.allowed}" for one in failed))
+        raise ConfigError("head", str(scratch), "; ".join(f"{one.check}: {one.found}, allowed {one.allowed}" for one in failed))
+    scratch.rename(order.out)
     say(f"{order.out}: every check passed")
     return order.out
 
@@ -194,6 +206,7 @@ def make_card(
             temperatures=recipe.temperatures,
             regenerated_with=RegeneratedWith(**regenerated_with()),
             prompts_sha256=job.prompts_sha256,
+            compared_with=job.compared_with,
         ),
         training=Training(
             method=recipe.method,
@@ -221,10 +234,12 @@ def _source(name: str, told: list[Conversation]) -> DataSource:
 
 
 def command_line(argv: Sequence[str] | None = None) -> list[str]:
-    """The command that was given, without this machine's paths: of --out the name stays, --work goes."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    for option in ("--work", "--out"):
-        if option in given and given.index(option) + 1 < len(given):
-            at = given.index(option)
-            given[at : at + 2] = [option, Path(given[at + 1]).name] if option == "--out" else []
-    return ["specstudy", *given]
+    """The command that was given, without this machine's paths: of --out and --data the name stays, --work goes."""
+    given = [word for one in (sys.argv[1:] if argv is None else argv) for word in (one.split("=", 1) if one.startswith("--") else [one])]
+    kept: list[str] = []
+    for option, value in zip(["", *given], given, strict=False):
+        if option == "--work":
+            kept.pop()
+        else:
+            kept.append(Path(value).name if option in ("--out", "--data") else value)
+    return ["specstudy", *kept]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,17 +72,19 @@ def _function_heads(path: Path) -> Iterator[str]:
 SOURCES: dict[str, Callable[[Say], Iterator[Prompt]]] = {"sharegpt": sharegpt_turns, "python": python_functions}
 
 
-def training_prompts(names: Sequence[str], say: Say = silent) -> list[TrainingPrompt]:
+def training_prompts(names: Sequence[str], measured: Mapping[str, str], say: Say = silent) -> list[TrainingPrompt]:
     """Prompts of the named sources, or of a JSONL file of one's own, without duplicates, in the order of their hashes.
+
+    measured: `evaluation_keys`.
 
     A prompt that shares a user turn with what the chapters measure with is left out. Raises ConfigError for an unknown source.
     """
-    measured = evaluation_keys(say)
     kept: dict[str, TrainingPrompt] = {}
     left_out = 0
     for name in names:
+        identity = data_id(name)
         for prompt in _source(name, say):
-            one = TrainingPrompt(name, prompt)
+            one = TrainingPrompt(identity, prompt)
             if overlap(one, measured):
                 left_out += 1
             else:
@@ -92,12 +95,23 @@ def training_prompts(names: Sequence[str], say: Say = silent) -> list[TrainingPr
     return [kept[key] for key in sorted(kept)]
 
 
+def data_id(name: str) -> str:
+    """A source's name; of a file its name and the beginning of its SHA-256, for it may change under the same name.
+
+    Raises ConfigError for what is neither.
+    """
+    if name in SOURCES:
+        return name
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigError("data", name, f"{', '.join(sorted(SOURCES))}, or a JSONL file with messages or a prompt a line")
+    return f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+
+
 def _source(name: str, say: Say) -> Iterator[Prompt]:
     if name in SOURCES:
         return SOURCES[name](say)
-    if Path(name).is_file():
-        return (prompt for prompt in domain(Path(name)) if not prompt.is_evaluation)
-    raise ConfigError("data", name, f"{', '.join(sorted(SOURCES))}, or a JSONL file with messages or a prompt a line")
+    return (prompt for prompt in domain(Path(name)) if not prompt.is_evaluation)
 
 
 def evaluation_keys(say: Say = silent) -> dict[str, str]:
@@ -111,7 +125,7 @@ def evaluation_keys(say: Say = silent) -> dict[str, str]:
     return keys
 
 
-def overlap(one: TrainingPrompt, measured: dict[str, str]) -> set[str]:
+def overlap(one: TrainingPrompt, measured: Mapping[str, str]) -> set[str]:
     """Datasets that hold the whole prompt or any of its user turns."""
     return {measured[key] for key in one.keys if key in measured}
 

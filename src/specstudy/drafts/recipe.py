@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from specstudy.catalog.models import StrictModel
 from specstudy.errors import ConfigError
@@ -19,6 +19,8 @@ class Recipe(StrictModel):
     auxiliary state, the normalised state fed back) and P-EAGLE (arXiv 2602.01469: four layers, a learned hidden state for masked
     positions, conditional drop of depths with ratio 0.7 and floor 0.2).
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     method: HeadMethod
     layers: int = Field(ge=1, description="decoder layers of the head")
@@ -48,6 +50,8 @@ class Recipe(StrictModel):
     def _ends(self) -> Recipe:
         if self.steps is None and self.minutes is None:
             raise ConfigError("steps", None, "steps or minutes: training has to end")
+        if self.method != "peagle" and self.layers != 1:
+            raise ConfigError("layers", self.layers, f"1: {self.method} drafts with one layer, token after token")
         return self
 
     @property
@@ -58,7 +62,7 @@ class Recipe(StrictModel):
         return {"fc_norm": self.method == "peagle", "norm_output": False}
 
 
-# "tiny" trains in a minute on two cores: enough to see the loss fall and the head load, useless as a draft.
+# "tiny" trains in a few minutes on two cores: enough to see the loss fall and the head load, useless as a draft.
 _FULL: dict[str, dict[str, object]] = {
     "eagle3": {"layers": 1, "intermediate_size": 3072, "depth": 6, "minutes": 6},
     "eagle3.1": {"layers": 1, "intermediate_size": 3072, "depth": 6, "minutes": 6},
@@ -87,8 +91,9 @@ def recipe_for(method: str, setting: str = "full", **changes: object) -> Recipe:
     if setting not in SETTINGS:
         raise ConfigError.unknown("setting", setting, SETTINGS)
     fields = {"method": method, **_FULL[method], **SETTINGS[setting], **{name: value for name, value in changes.items() if value is not None}}
-    if changes.get("steps") is not None and changes.get("minutes") is None:
-        fields["minutes"] = None
+    for budget, other in (("steps", "minutes"), ("minutes", "steps")):  # the one that is given replaces the setting's
+        if changes.get(budget) is not None and changes.get(other) is None:
+            fields[other] = None
     try:
         return Recipe.model_validate(fields)
     except ValidationError as error:

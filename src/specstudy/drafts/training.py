@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from specstudy.drafts.head import CHUNK, Batch, depth_states, output_rows
 from specstudy.drafts.recipe import Recipe
 from specstudy.drafts.rows import batch_of, pack
 from specstudy.drafts.step import Stepper, precision, target_states
-from specstudy.errors import AssetError
+from specstudy.errors import AssetError, StoreWriteError
 
 TELL_EVERY_S = 15.0
 CURVE_SHARE = 0.01  # of the budget: a loss curve has about a hundred points
@@ -113,14 +114,19 @@ def train(
         while progress.share(recipe) < 1:
             batch = next(batches)
             loss = stepper.step(batch, learning_rate(recipe, progress.share(recipe)))
-            if meter.count(loss, batch.ids.numel()):
+            if meter.count(loss, int((batch.docs >= 0).sum())):
                 progress.validation.append({"step": progress.step, **validate(head, target, validation, recipe, draft_vocab)})
                 meter.validated()
                 _keep(checkpoint, head, stepper.optimizer, progress, recipe)
-        progress.validation.append({"step": progress.step, **validate(head, target, validation, recipe, draft_vocab)})
-        meter.validated()
-    finally:
+        if not progress.validation or progress.validation[-1]["step"] != progress.step:
+            progress.validation.append({"step": progress.step, **validate(head, target, validation, recipe, draft_vocab)})
+            meter.validated()
+    except AssetError:
+        raise  # the loss is no number: what is on disk stays as it was
+    except BaseException:
         _keep(checkpoint, head, stepper.optimizer, progress, recipe)
+        raise
+    _keep(checkpoint, head, stepper.optimizer, progress, recipe)
     return progress
 
 
@@ -197,18 +203,26 @@ def _validation_batches(conversations: Sequence[Conversation], recipe: Recipe) -
 def _keep(path: Path, head: Any, optimizer: torch.optim.Optimizer, progress: Progress, recipe: Recipe) -> None:
     partial = path.with_suffix(".partial")
     learned = {name: parameter for name, parameter in head.named_parameters() if parameter.requires_grad}
-    torch.save({"head": learned, "optimizer": optimizer.state_dict(), "progress": vars(progress), "recipe": recipe.model_dump()}, partial)
-    partial.replace(path)
+    try:
+        torch.save({"head": learned, "optimizer": optimizer.state_dict(), "progress": vars(progress), "recipe": recipe.model_dump()}, partial)
+        partial.replace(path)
+    except (OSError, RuntimeError) as error:  # torch gives a full disk as a RuntimeError
+        partial.unlink(missing_ok=True)
+        there = "the one before is still there" if path.exists() else "there is none yet"
+        raise StoreWriteError(f"the checkpoint {path} can't be written ({str(error).splitlines()[0]}); {there}") from error
 
 
 def _restore(path: Path, head: Any, optimizer: torch.optim.Optimizer, recipe: Recipe, say: Say) -> Progress:
     if not path.exists():
         return Progress()
-    kept = torch.load(path, map_location=next(head.parameters()).device, weights_only=True)
+    try:
+        kept = torch.load(path, map_location=next(head.parameters()).device, weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise AssetError(f"{path} isn't whole ({str(error).splitlines()[0]}); remove it to begin anew, the answers stay") from error
     budget = {"steps", "minutes", "validate_every_s"}
     same = {name: value for name, value in kept["recipe"].items() if name not in budget}
     if same != recipe.model_dump(exclude=budget):
-        raise AssetError(f"{path} is the checkpoint of another recipe; choose another folder, or remove it to begin anew")
+        raise AssetError(f"{path} is the checkpoint of another recipe; choose another name with --out, or remove it to begin anew; the answers stay")
     head.load_state_dict(kept["head"], strict=False)
     optimizer.load_state_dict(kept["optimizer"])
     progress = Progress(**kept["progress"])

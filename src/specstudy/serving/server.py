@@ -157,6 +157,22 @@ def running_together(
         stop_all(processes)
 
 
+def run_guarded(argv: Sequence[str], env: Mapping[str, str], log_path: Path, waiting: Callable[[float], None]) -> int:
+    """Run a command to its end and give its exit status; whatever ends us, nothing of it stays.
+
+    `waiting` is called with the seconds passed once a second.
+    """
+    process = _start(Command(tuple(argv), env, 0, "", log_path))
+    began = time.monotonic()
+    try:
+        while process.poll() is None:
+            waiting(time.monotonic() - began)
+            time.sleep(1)
+        return int(process.returncode)
+    finally:
+        stop(process)
+
+
 def _start(command: Command) -> subprocess.Popen[bytes]:
     command.log_path.parent.mkdir(parents=True, exist_ok=True)
     command.log_path.write_bytes(b"")

@@ -263,3 +263,10 @@ def test_norm_flags_as_vllm_reads_them() -> None:
         "norm_before_residual": False,
         "norm_before_fc": False,
     }
+
+
+def test_a_targets_config_with_a_wrong_type_is_refused(make_head: MakeHead, target: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(target, tmp_path / "other")
+    edit_config(other, max_position_embeddings="long")
+    with pytest.raises(ConfigError, match=r"^target: config\.json: max_position_embeddings: got 'long'"):
+        check_head(make_head("eagle3"), other)

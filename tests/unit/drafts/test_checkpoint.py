@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.drafts.conftest import word_tokenizer
+import torch
+from safetensors.torch import load_file, save_file
+from tests.unit.drafts.conftest import MakeHead, edit_config, word_tokenizer
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE
 
-from specstudy.drafts.checkpoint import group_of, head_dim, rope, tokenizer_sha256
+from specstudy.drafts.checkpoint import group_of, head_dim, read_head, rope, tokenizer_sha256
+from specstudy.errors import ConfigError
 
 
 def kept(tokenizer: Tokenizer, folder: Path, *, pretty: bool = True) -> str | None:
@@ -89,3 +92,59 @@ def test_the_width_of_an_attention_head(config: dict[str, Any], width: int | Non
 )
 def test_the_group_of_a_tensor(name: str, group: str) -> None:
     assert group_of(name) == group
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "allowed"),
+    [
+        ("num_attention_heads", "x", "valid integer"),
+        ("num_hidden_layers", "two", "valid integer"),
+        ("num_key_value_heads", True, "valid integer"),
+        ("head_dim", 16.5, "valid integer"),
+        ("hidden_size", 0, "greater than 0"),
+        ("intermediate_size", [96], "valid integer"),
+        ("vocab_size", "256", "valid integer"),
+        ("draft_vocab_size", "a", "valid integer"),
+        ("max_position_embeddings", "long", "valid integer"),
+        ("architectures", 5, "valid list"),
+        ("rope_theta", "big", "valid number"),
+        ("rope_scaling", "big", "valid dictionary"),
+        ("rope_parameters", [1], "valid dictionary"),
+        ("eagle_config", "none", "valid dictionary"),
+        ("pard_token", "<mask>", "valid integer"),
+        ("norm_output", "no", "valid boolean"),
+    ],
+)
+def test_a_field_of_another_type_is_refused(field: str, given: object, allowed: str, make_head: MakeHead) -> None:
+    folder = make_head("eagle3")
+    edit_config(folder, **{field: given})
+    with pytest.raises(ConfigError) as refused:
+        read_head(folder)
+    assert (refused.value.field, refused.value.got) == (f"head: config.json: {field}", given)
+    assert allowed in refused.value.allowed
+
+
+def test_fields_that_nothing_here_reads_are_not_our_affair(make_head: MakeHead) -> None:
+    folder = make_head("eagle3")
+    edit_config(folder, hidden_act=5, quantization_config=["x"])
+    assert read_head(folder).config["hidden_act"] == 5
+
+
+def test_weights_are_model_safetensors_or_its_parts_and_nothing_else(make_head: MakeHead) -> None:
+    folder = make_head("eagle3")
+    whole = load_file(folder / "model.safetensors")
+    save_file({"stray": torch.zeros(1)}, folder / "head.safetensors")
+    save_file({"stray": torch.zeros(1)}, folder / "adapter.safetensors")
+    assert read_head(folder).tensors.keys() == whole.keys()
+    (folder / "model.safetensors").unlink()
+    names = sorted(whole)
+    for part, those in enumerate((names[:4], names[4:]), start=1):
+        save_file({name: whole[name] for name in those}, folder / f"model-0000{part}-of-00002.safetensors")
+    assert read_head(folder).tensors.keys() == whole.keys()
+
+
+def test_a_packed_head_is_not_read_as_weights(make_head: MakeHead) -> None:
+    folder = make_head("eagle3")
+    (folder / "model.safetensors").rename(folder / "head.safetensors")
+    with pytest.raises(ConfigError, match="unpack it first"):
+        read_head(folder)

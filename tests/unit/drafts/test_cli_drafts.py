@@ -12,6 +12,8 @@ from tests.standin.heads import card_for
 from tests.unit.drafts.conftest import MakeHead, edit_config
 from typer.testing import CliRunner
 
+from specstudy.catalog import Draft
+from specstudy.catalog.models import PackedSource
 from specstudy.cli import app
 from specstudy.drafts.card import read_card, write_card
 from specstudy.errors import ConfigError
@@ -116,3 +118,29 @@ def test_an_unknown_head_is_refused(command: str, packed: Path) -> None:
         run(command, "no-such-head", *(["--profile", "tiny-cpu"] if command == "check" else []))
     assert refused.value.field == "draft"
     assert "tiny-head" in refused.value.allowed
+
+
+def test_pack_keeps_a_measured_card_unless_told_to_replace_it(packed: Path, make_head: MakeHead) -> None:
+    before = read_card(packed)
+    source = make_head("eagle3")
+    (source / "card.json").unlink()
+    again = ("pack", str(source), "data/drafts/tiny-head", "--target", "tiny")
+    with pytest.raises(ConfigError, match="--replace"):
+        run(*again)
+    assert read_card(packed) == before
+    run(*again, "--replace")
+    assert not (packed / "card.json").exists()
+
+
+def test_check_of_a_config_with_a_wrong_type_names_the_field(packed: Path, tmp_path: Path) -> None:
+    run("unpack", "tiny-head", str(tmp_path / "bad"))
+    edit_config(tmp_path / "bad", num_attention_heads="x")
+    with pytest.raises(ConfigError, match="num_attention_heads: got 'x'") as refused:
+        run("check", str(tmp_path / "bad"), "--profile", "tiny-cpu")
+    assert refused.value.exit_status == 2
+
+
+def test_the_guides_entry_for_a_packed_head_is_one_that_the_catalog_takes() -> None:
+    guide = (Path(__file__).parents[3] / "how-to" / "drafts.md").read_text()
+    shown = Draft.model_validate(yaml.safe_load(guide.split("```yaml\n")[1].split("```")[0]))
+    assert (shown.name, shown.source) == ("my-eagle3", PackedSource(kind="packed", path="data/drafts/my-eagle3"))

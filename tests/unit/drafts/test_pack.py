@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -170,7 +171,7 @@ def test_a_changed_head_is_unpacked_anew(packed: Path, make_head: MakeHead, targ
     first = draft_folder(load_draft("tiny-head"))
     source = make_head("eagle3")
     set_tensor(source, "norm.weight", lambda tensor: tensor * 2)
-    pack_head(source, packed, target)
+    pack_head(source, packed, target, replace=True)
     second = draft_folder(load_draft("tiny-head"))
     assert second != first
     assert read_head(second).tensors["norm.weight"][0] == 2 * read_head(first).tensors["norm.weight"][0]
@@ -180,9 +181,86 @@ def test_a_changed_config_is_unpacked_anew(packed: Path, make_head: MakeHead, ta
     first = draft_folder(load_draft("tiny-head"))
     source = make_head("eagle3")
     edit_config(source, norm_before_residual=True)
-    pack_head(source, packed, target)
+    pack_head(source, packed, target, replace=True)
     assert read_head(draft_folder(load_draft("tiny-head"))).config["norm_before_residual"] is True
     assert read_head(first).config["norm_before_residual"] is False
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_packed_head_is_not_overwritten_unasked(packed: Path, make_head: MakeHead, target: Path) -> None:
+    (packed / "card.json").write_text("months of measurements")
+    before = content_of(packed)
+    with pytest.raises(ConfigError, match=r"^out: .*card\.json.*--replace"):
+        pack_head(make_head("eagle3.1"), packed, target)
+    assert content_of(packed) == before
+
+
+def test_a_replaced_head_leaves_nothing(packed: Path, make_head: MakeHead, target: Path) -> None:
+    for name in ("card.json", "checks.csv"):
+        (packed / name).write_text("of the old head")
+    pack_head(make_head("eagle3.1"), packed, target, replace=True)
+    assert {path.name for path in packed.iterdir()} == {WEIGHTS, "config.json"}
+    assert json.loads((packed / "config.json").read_text())["fc_norm"] is True
+    assert sorted(path.name for path in packed.parent.iterdir()) == ["tiny-head", "tiny-head.yaml"]
+
+
+@pytest.mark.parametrize("broken", ["save_file", "write_card"])
+def test_a_failure_in_writing_leaves_the_old_head_whole(broken: str, packed: Path, make_head: MakeHead, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_head("eagle3")
+    write_card(card_for("eagle3", source, target), source)
+    before = content_of(packed)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(f"specstudy.drafts.pack.{broken}", full)
+    with pytest.raises(ConfigError, match=r"^out: .*No space left on device"):
+        pack_head(source, packed, target, replace=True)
+    assert content_of(packed) == before
+    assert sorted(path.name for path in packed.parent.iterdir()) == ["tiny-head", "tiny-head.yaml"]
+
+
+def test_a_failure_between_the_renames_brings_the_old_head_back(packed: Path, make_head: MakeHead, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, rename = content_of(packed), Path.rename
+
+    def stop(path: Path, to: Path) -> Path:
+        if path.name == "new":
+            raise KeyboardInterrupt
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", stop)
+    with pytest.raises(KeyboardInterrupt):
+        pack_head(make_head("eagle3"), packed, target, replace=True)
+    assert content_of(packed) == before
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_head_is_not_packed_over_itself(replace: bool, make_head: MakeHead, target: Path, tmp_path: Path) -> None:
+    folder = make_head("eagle3")
+    before = content_of(folder)
+    (tmp_path / "link").symlink_to(folder)
+    for out in (folder, folder / ".." / folder.name, tmp_path / "link"):
+        with pytest.raises(ConfigError, match=r"^out: .*the head's own"):
+            pack_head(folder, out, target, replace=replace)
+    assert content_of(folder) == before
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_folder_with_other_files_is_left_alone(replace: bool, make_head: MakeHead, target: Path, tmp_path: Path) -> None:
+    folder = make_head("eagle3")
+    with pytest.raises(ConfigError, match=f"^out: .*this one holds .*{folder.name}"):
+        pack_head(folder, tmp_path, target, replace=replace)
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "x" * 300])
+def test_where_nothing_can_be_written_is_refused(out: str, make_head: MakeHead, target: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"^out: .*a folder that can be written \("):
+        pack_head(make_head("eagle3"), tmp_path / out, target)
+    assert (tmp_path / "file").read_text() == ""
 
 
 def tamper_last_byte(packed: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import resource
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specstudy.catalog.assets import silent
 from specstudy.drafts.answers import Conversation
 from specstudy.drafts.head import build_head, depth_states, output_rows, start_from_target, trainable
-from specstudy.drafts.pipeline import command_line, exported
+from specstudy.drafts.pipeline import check_fits, command_line, exported
 from specstudy.drafts.recipe import Recipe, recipe_for
 from specstudy.drafts.rows import batch_of
 from specstudy.drafts.step import target_states
 from specstudy.drafts.training import Progress, accepted_runs, train, walk
-from specstudy.errors import AssetError, ConfigError
+from specstudy.errors import AssetError, ConfigError, StoreWriteError
 
 VOCAB = 64
 VOCABULARY = torch.arange(0, VOCAB, 2)
@@ -177,5 +180,68 @@ def test_what_is_accepted_along_an_answer_is_what_drafting_for_real_accepts(fold
 
 
 def test_a_cards_command_names_no_folder_of_this_machine() -> None:
-    given = ["drafts", "train", "--method", "eagle3", "--work", "/somewhere/work", "--out", "/somewhere/else/my-head", "--minutes", "5"]
-    assert command_line(given) == ["specstudy", "drafts", "train", "--method", "eagle3", "--out", "my-head", "--minutes", "5"]
+    given = ["drafts", "train", "--method", "eagle3", "--work", "/somewhere/work", "--out=/somewhere/else/my-head", "--data", "/home/own.jsonl"]
+    assert command_line(given) == ["specstudy", "drafts", "train", "--method", "eagle3", "--out", "my-head", "--data", "own.jsonl"]
+    assert command_line(["drafts", "train", "--work=/x", "--minutes", "5"]) == ["specstudy", "drafts", "train", "--minutes", "5"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"layers": 2}, "layers"), ({"minutes": float("inf")}, "minutes"), ({"learning_rate": float("inf")}, "learning_rate")],
+)
+def test_what_training_could_not_use_is_refused(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        recipe_for("eagle3", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"layers": 7}, "layers"), ({"draft_vocab_size": 65}, "draft_vocab_size"), ({"aux_layers": (1, 9)}, "aux_layers")]
+)
+def test_a_shape_that_the_target_has_no_room_for_is_refused(changes: dict[str, Any], field: str, folder: Path) -> None:
+    fits = {"layers": 4, "draft_vocab_size": 64, "aux_layers": (1, 3, 5)}
+    check_fits(recipe_for("peagle", **fits), folder)
+    with pytest.raises(ConfigError, match=field):
+        check_fits(recipe_for("peagle", **{**fits, **changes}), folder)
+
+
+def test_a_loss_that_is_no_number_leaves_the_checkpoint_alone(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
+    path = tmp_path / "kept.pt"
+    trained(folder, told, recipe_of("eagle3", steps=2), path)
+    before = path.read_bytes()
+    kept = torch.load(path, weights_only=True)
+    with torch.no_grad():
+        kept["head"]["fc.weight"].fill_(float("nan"))
+    torch.save(kept, path)
+    spoilt = path.read_bytes()
+    with pytest.raises(AssetError, match="the loss is nan"):
+        trained(folder, told, recipe_of("eagle3", steps=40), path)
+    assert path.read_bytes() == spoilt != before
+
+
+def test_a_checkpoint_that_is_cut_off_is_named(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
+    path = tmp_path / "cut.pt"
+    trained(folder, told, recipe_of("eagle3", steps=1), path)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(AssetError, match=r"cut\.pt isn't whole"):
+        trained(folder, told, recipe_of("eagle3", steps=2), path)
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_checkpoint(folder: Path, told: list[Conversation], tmp_path: Path) -> None:
+    """In a process of its own: a limit on the size of files is a full disk that needs no root."""
+    path = tmp_path / "full.pt"
+    trained(folder, told, recipe_of("eagle3", steps=1), path)
+    before = path.read_bytes()
+    child = multiprocessing.get_context("fork").Process(target=_with_little_room, args=(folder, told, path))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert path.read_bytes() == before
+    assert not path.with_suffix(".partial").exists()
+
+
+def _with_little_room(folder: Path, told: list[Conversation], path: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+    torch.set_num_threads(1)
+    with pytest.raises(StoreWriteError, match="one before is still there"):
+        trained(folder, told, recipe_of("eagle3", steps=2), path)
