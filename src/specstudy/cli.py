@@ -14,14 +14,14 @@ from rich.table import Table as RichTable
 
 from specstudy import __version__
 from specstudy.catalog import Profile, cache_dir, load_draft, load_profile, load_target, names_in
+from specstudy.cli_drafts import DEFAULT_PROFILE, ProfileOption
 from specstudy.cli_drafts import app as drafts_app
 from specstudy.errors import ConfigError, SpecstudyError
+from specstudy.progress import tell
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure speculative decoding on live vLLM servers.", pretty_exceptions_enable=False)
 app.add_typer(drafts_app, name="drafts")
-DEFAULT_PROFILE = "cpu-smollm2"
 
-ProfileOption = Annotated[str, typer.Option(help="a name in data/profiles, or the path of a YAML file")]
 ResultsOption = Annotated[Path, typer.Option(help="folder that holds a folder of records for each profile")]
 
 
@@ -55,7 +55,7 @@ def serve(
     found = load_profile(profile)
     chosen = None if port is None else check_port(port)
     draft_path = None if draft is None else _draft_path(draft, method, found.target)
-    folder = target_folder(load_target(found.target), _progress)
+    folder = target_folder(load_target(found.target), tell)
     deployment = deployment_of(
         found,
         str(folder),
@@ -74,7 +74,7 @@ def serve(
         print(shlex.join(engine.argv(deployment, chosen or free_port())))
         return
     log = Path("results") / found.name / "logs" / f"serve-{deployment.label}.log"
-    _progress(f"starting {deployment.label}; log: {log}")
+    tell(f"starting {deployment.label}; log: {log}")
     with launch(deployment, log, engine=engine.name, port=chosen, timeout_s=found.engine.start_timeout_s) as server:
         print(f"{server.base_url} serves {server.model}; Ctrl-C stops it", flush=True)
         server.process.wait()
@@ -89,7 +89,7 @@ def _draft_path(draft: str, method: str, target: str) -> str:
     known = load_draft(draft)
     if (known.method, known.target) != (method, target):
         raise ConfigError("draft", draft, f"a draft for {method} of {target}; this one is for {known.method} of {known.target}")
-    return str(draft_folder(known, _progress))
+    return str(draft_folder(known, tell))
 
 
 @app.command()
@@ -99,7 +99,7 @@ def materialise(profile: ProfileOption = DEFAULT_PROFILE) -> None:
 
     found = load_profile(profile)
     for chapter in found.chapters:
-        make_plan(found, chapter, _progress)
+        make_plan(found, chapter, tell)
     print(cache_dir())
 
 
@@ -198,10 +198,6 @@ def fields() -> None:
 def version() -> None:
     """Print the package's version."""
     print(__version__)
-
-
-def _progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

@@ -15,8 +15,9 @@ from rich.table import Table as RichTable
 
 from specstudy.catalog import Draft, Profile, load_draft, load_profile, load_target, project_root
 from specstudy.catalog.models import PackedSource
-from specstudy.cli_train import regenerate, train
+from specstudy.cli_train import DEFAULT_TARGET, TargetOption, regenerate, train
 from specstudy.errors import ConfigError
+from specstudy.progress import tell
 
 if TYPE_CHECKING:  # these bring torch, which takes seconds
     from specstudy.drafts.card import Card
@@ -27,16 +28,11 @@ if TYPE_CHECKING:  # these bring torch, which takes seconds
 app = typer.Typer(no_args_is_help=True, help="Train, pack, check and measure draft heads.")
 app.command()(train)
 app.command()(regenerate)
-DEFAULT_TARGET, DEFAULT_PROFILE = "smollm2-135m-instruct", "cpu-smollm2"
+DEFAULT_PROFILE = "cpu-smollm2"
 STYLE = {"ok": "green", "fail": "bold red", "not checked": "yellow"}
 
 HeadArgument = Annotated[str, typer.Argument(help="a name in data/drafts, or a head's folder")]
-TargetOption = Annotated[str, typer.Option(help="a name in data/targets")]
 ProfileOption = Annotated[str, typer.Option(help="a name in data/profiles, or the path of a YAML file")]
-
-
-def _progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 @app.command()
@@ -54,7 +50,7 @@ def pack(
 
     wide: Literal[8, 16] = 8 if _one_of("attention_bits", attention_bits, (8, 16)) == 8 else 16
     narrow: Literal[4, 8, 16] = 4 if _one_of("mlp_bits", mlp_bits, (4, 8, 16)) == 4 else 8 if mlp_bits == 8 else 16
-    packing = pack_head(folder, out, target_folder(load_target(target), _progress), mlp_bits=narrow, attention_bits=wide, replace=replace)
+    packing = pack_head(folder, out, target_folder(load_target(target), tell), mlp_bits=narrow, attention_bits=wide, replace=replace)
     print(f"{out}: {packing.bytes / 1e6:.2f} MB ({', '.join(f'{group} {bits} bits' for group, bits in packing.bits.items())})")
 
 
@@ -72,7 +68,7 @@ def unpack(
     """Print the bf16 folder of a packed head that vLLM loads, made on first use."""
     from specstudy.catalog.materialise import draft_folder
 
-    folder = draft_folder(load_draft(draft), _progress)
+    folder = draft_folder(load_draft(draft), tell)
     if out is not None:
         if out.exists():
             raise ConfigError("out", str(out), "a folder that isn't there yet")
@@ -112,7 +108,7 @@ def _named(draft: str, target: str) -> _Named:
     from specstudy.drafts.card import read_card
 
     known: Draft | None = None if Path(draft).is_dir() else load_draft(draft)
-    folder = Path(draft).resolve() if known is None else draft_folder(known, _progress)
+    folder = Path(draft).resolve() if known is None else draft_folder(known, tell)
     beside = folder if known is None or not isinstance(known.source, PackedSource) else project_root() / known.source.path
     label = folder.name if known is None else known.name
     return _Named(label, folder, target if known is None else known.target, read_card(beside) if (beside / "card.json").is_file() else None)
@@ -134,11 +130,11 @@ def check(
     head = _named(draft, found.target)
     if live and head.target != found.target:
         raise ConfigError("profile", profile, f"a profile of the head's target, {head.target}")
-    findings = check_head(head.folder, target_folder(load_target(head.target), _progress), head.card)
+    findings = check_head(head.folder, target_folder(load_target(head.target), tell), head.card)
     if live and not any(failures(findings)):
         findings.append(_live(head, found, live_prompts, live_tokens))
     elif live:
-        _progress("acceptance isn't measured: what failed would explain it")
+        tell("acceptance isn't measured: what failed would explain it")
     _print(head.label, findings)
     if any(failures(findings)):
         raise typer.Exit(1)
@@ -152,7 +148,7 @@ def _live(head: _Named, profile: Profile, prompts: int, tokens: int) -> Finding:
     claim = claim_of(head.card, list(profile.workloads))
     deployment = _deployment(head, head.folder, profile, claim.num_speculative_tokens)
     log = Path("results") / profile.name / "logs" / f"check-{deployment.label}.log"
-    _progress(f"measuring {deployment.label} on {prompts} prompts of {claim.workload}; log: {log}")
+    tell(f"measuring {deployment.label} on {prompts} prompts of {claim.workload}; log: {log}")
     drawn = _prompts(profile, head.target, claim.workload, prompts, tokens)
     return check_acceptance(deployment, drawn, claim, log, max_tokens=tokens, timeout_s=profile.engine.start_timeout_s)
 
@@ -162,24 +158,25 @@ def _deployment(head: _Named, folder: Path, profile: Profile, k: int) -> Deploym
     from specstudy.plan import deployment_of
 
     method = "peagle" if head.card is not None and head.card.method == "peagle" else "eagle3"
-    target = str(target_folder(load_target(head.target), _progress))
+    target = str(target_folder(load_target(head.target), tell))
     return deployment_of(profile, target, method=method, draft=head.label, draft_path=str(folder), num_speculative_tokens=k)
 
 
 def _prompts(profile: Profile, target: str, workload: str, count: int, tokens: int) -> list[Prompt]:
     from specstudy.catalog.materialise import target_folder
-    from specstudy.workloads import build_pool, chat_token_counter, dataset
+    from specstudy.workloads import build_pool, dataset, kept_token_counter
 
     if workload not in profile.workloads:
         raise ConfigError.unknown("workload", workload, profile.workloads)
     spec = profile.workloads[workload]
-    pool = build_pool(
-        workload,
-        dataset(spec.dataset, spec.path, _progress),
-        count_tokens=chat_token_counter(target_folder(load_target(target), _progress)),
-        min_tokens=spec.min_prompt_tokens,
-        max_tokens=min(spec.max_prompt_tokens, profile.engine.max_model_len - tokens),
-    )
+    with kept_token_counter(target_folder(load_target(target), tell)) as count_tokens:
+        pool = build_pool(
+            workload,
+            dataset(spec.dataset, spec.path, tell),
+            count_tokens=count_tokens,
+            min_tokens=spec.min_prompt_tokens,
+            max_tokens=min(spec.max_prompt_tokens, profile.engine.max_model_len - tokens),
+        )
     return pool.draw(min(count, len(pool.prompts)), seed=profile.measuring.seed)
 
 
@@ -206,7 +203,7 @@ def measure(
     rest = {"concurrency": concurrency, "max_tokens": tokens}
     log = Path("results") / found.name / "logs" / f"measure-{head.label}.log"
     card = head.card
-    _progress(f"measuring {head.label} at K = {num_speculative_tokens} on {', '.join(drawn)}; log: {log}")
+    tell(f"measuring {head.label} at K = {num_speculative_tokens} on {', '.join(drawn)}; log: {log}")
     entries = measured_entries(_deployment(head, head.folder, found, num_speculative_tokens), drawn, log, timeout_s=found.engine.start_timeout_s, **rest)
     card = with_acceptance(card, entries)
     if unpacked is not None and card.packing is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +12,12 @@ import typer
 from specstudy.catalog import load_target
 from specstudy.catalog.paths import cache_dir
 from specstudy.errors import AssetError, ConfigError
+from specstudy.progress import tell
 
 if TYPE_CHECKING:  # it brings torch, which takes seconds
     from specstudy.drafts.pipeline import Order
 
+DEFAULT_TARGET = "smollm2-135m-instruct"
 MethodOption = Annotated[str, typer.Option(help="eagle3, eagle3.1 or peagle")]
 TargetOption = Annotated[str, typer.Option(help="a name in data/targets")]
 DataOption = Annotated[list[str], typer.Option(help="sharegpt, python, or a JSONL file of your own; may be given several times")]
@@ -28,7 +29,7 @@ PromptsOption = Annotated[int | None, typer.Option(min=2, help="take no more tra
 def train(
     method: MethodOption,
     out: Annotated[Path, typer.Option(help="folder of the trained head, a new one")],
-    target: TargetOption = "smollm2-135m-instruct",
+    target: TargetOption = DEFAULT_TARGET,
     data: DataOption = ["sharegpt", "python"],  # noqa: B006
     work: WorkOption = None,
     setting: SettingOption = "full",
@@ -57,11 +58,11 @@ def train(
     changes: dict[str, object] = {"minutes": minutes, "steps": steps, "learning_rate": learning_rate, "layers": layers, "intermediate_size": intermediate_size}
     changes |= {"draft_vocab_size": draft_vocab_size}
     order = _order(method, target, data, work, setting, out, max_prompts, seed, changes)
-    print(train_head(order, command_line(), _say))
+    print(train_head(order, command_line(), tell))
 
 
 def regenerate(
-    target: TargetOption = "smollm2-135m-instruct",
+    target: TargetOption = DEFAULT_TARGET,
     data: DataOption = ["sharegpt", "python"],  # noqa: B006
     work: WorkOption = None,
     setting: SettingOption = "full",
@@ -76,7 +77,7 @@ def regenerate(
     if part >= of:
         raise ConfigError("part", part, f"0 to {of - 1}")
     order = _order("eagle3", target, data, work, setting, Path(), max_prompts, seed, {})
-    make_answers(order, _say, part, of)
+    make_answers(order, tell, part, of)
     print(order.work)
 
 
@@ -92,7 +93,3 @@ def _order(
     recipe = recipe_for(method, setting, **changes, max_prompts=max_prompts, seed=seed)
     place = work or cache_dir() / "training" / f"{found.name}-{setting}"
     return Order(out.resolve().name or "head", found, tuple(data), recipe, out, place)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -94,7 +95,8 @@ def make_plan(profile: Profile, chapter: str, say: Say, names: Sequence[str] = (
     servers = tuple(ServerPlan(deployment, _cells_of(profile, wanted, deployment)) for deployment in _only(deployments, names))
     cells = dict.fromkeys(cell for server in servers for cell in server.cells)
     with kept_token_counter(folder) as count_tokens:
-        pools = {name: _pool(profile, name, count_tokens, say) for name in dict.fromkeys(cell.workload for cell in cells)}
+        read = cache(lambda name, path: tuple(dataset(name, path, say)))  # several workloads may draw from one dataset
+        pools = {name: _pool(profile, name, read, count_tokens, say) for name in dict.fromkeys(cell.workload for cell in cells)}
     for cell in cells:
         pool = pools[cell.workload]
         cell.prompts(pool, 0, profile.measuring.seed)  # too few prompts: refused now, not in mid-run
@@ -175,7 +177,7 @@ def deployment_of(profile: Profile, target_path: str, *, chapter_env: Mapping[st
     )
 
 
-def _pool(profile: Profile, name: str, count_tokens: TokenCounter, say: Say) -> Pool:
+def _pool(profile: Profile, name: str, read: Callable[[str, str | None], Sequence[Prompt]], count_tokens: TokenCounter, say: Say) -> Pool:
     spec = profile.workloads[name]
     if spec.max_prompt_tokens + spec.max_tokens > profile.engine.max_model_len:
         raise ConfigError(
@@ -183,7 +185,7 @@ def _pool(profile: Profile, name: str, count_tokens: TokenCounter, say: Say) -> 
         )
     pool = build_pool(
         name,
-        dataset(spec.dataset, spec.path, say),
+        read(spec.dataset, spec.path),
         count_tokens=count_tokens,
         min_tokens=spec.min_prompt_tokens,
         max_tokens=spec.max_prompt_tokens,

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
+
+
+def tell(text: str) -> None:
+    """A line about what is going on, on standard error: standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def duration_text(seconds: float) -> str:

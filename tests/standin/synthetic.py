@@ -52,6 +52,24 @@ RECORD: dict[str, Any] = {
 }
 
 
+REQUEST: dict[str, Any] = {
+    "record_id": "0123456789abcdef",
+    "index": 0,
+    "prompt_id": "0123456789abcdef",
+    "scheduled_s": 0.0,
+    "sent_s": 0.0,
+    "first_token_s": 0.1,
+    "last_token_s": 0.4,
+    "prompt_tokens": 5,
+    "completion_tokens": 3,
+    "chunks": 2,
+    "chunk_tokens": (1, 2),
+    "chunk_gap_us": (300_000,),
+    "status": "ok",
+    "resent": False,
+}
+
+
 def record(**changes: Any) -> Record:
     """A record, with these fields changed."""
     return Record.model_validate({**RECORD, **changes})
@@ -73,23 +91,7 @@ def repeats(values: Sequence[float], field: str = "output_tokens_per_s", **same:
 
 def request(record_id: str, index: int, **changes: Any) -> RequestRow:
     """A request of three tokens in two chunks, with these fields changed."""
-    row = {
-        "record_id": record_id,
-        "index": index,
-        "prompt_id": f"{index:016x}",
-        "scheduled_s": 0.0,
-        "sent_s": 0.0,
-        "first_token_s": 0.1,
-        "last_token_s": 0.4,
-        "prompt_tokens": 5,
-        "completion_tokens": 3,
-        "chunks": 2,
-        "chunk_tokens": (1, 2),
-        "chunk_gap_us": (300_000,),
-        "status": "ok",
-        "resent": False,
-    }
-    return RequestRow.model_validate({**row, **changes})
+    return RequestRow.model_validate({**REQUEST, "record_id": record_id, "index": index, "prompt_id": f"{index:016x}", **changes})
 
 
 # Chance that a position is accepted, given that the one before it was: at the first position, and its loss per position.

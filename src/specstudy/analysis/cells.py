@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -193,3 +193,11 @@ def _order(cell: Cell) -> tuple[object, ...]:
 def baseline_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     """The cell without speculation at the same load in the same allocation; None if it wasn't measured."""
     return next((other for other in cells if other.variant.method == "none" and (other.load, other.allocation) == (cell.load, cell.allocation)), None)
+
+
+def with_baseline(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """(cell, its baseline) of each cell with a method whose baseline was measured."""
+    for cell in cells:
+        baseline = baseline_of(cell, cells)
+        if cell.variant.method != "none" and baseline is not None:
+            yield cell, baseline

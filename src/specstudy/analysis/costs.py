@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from specstudy.analysis.cells import Cell, baseline_of
+from specstudy.analysis.cells import Cell, with_baseline
 from specstudy.analysis.speedup import paired
 from specstudy.analysis.stats import CONFIDENCE, Interval, mean_interval, paired_ratio
 from specstudy.records.schema import P99_NEEDS, Record
@@ -63,9 +63,8 @@ class Memory:
 def memory(cells: Sequence[Cell]) -> list[Memory]:
     """One for each variant with speculation; every cell of a variant has the same server, so its first cell tells."""
     found: dict[object, Memory] = {}
-    for cell in cells:
-        baseline = baseline_of(cell, cells)
-        if cell.variant.method == "none" or baseline is None or cell.variant in found:
+    for cell, baseline in with_baseline(cells):
+        if cell.variant in found:
             continue
         ours, theirs = cell.records[-1], baseline.records[-1]
         if ours.weights_gib and theirs.weights_gib:
@@ -102,10 +101,7 @@ class LatencyChange:
 def latency_changes(cells: Sequence[Cell]) -> list[LatencyChange]:
     """One for each cell with a method whose load has a baseline; `ttft_ms` is the change of the median in milliseconds."""
     found = []
-    for cell in cells:
-        baseline = baseline_of(cell, cells)
-        if cell.variant.method == "none" or baseline is None:
-            continue
+    for cell, baseline in with_baseline(cells):
         pairs = paired(cell, baseline, "ttft_ms_p50")
         found.append(
             LatencyChange(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specstudy.analysis.cells import Cell, baseline_of
+from specstudy.analysis.cells import Cell, with_baseline
 from specstudy.analysis.stats import Interval, paired_ratio
 
 FLAG_BELOW = 0.95
@@ -44,15 +44,8 @@ class Speedup:
 
 def speedups(cells: Sequence[Cell]) -> list[Speedup]:
     """One for each cell with a method whose load has a baseline in the same allocation."""
-    found = []
-    for cell in cells:
-        baseline = baseline_of(cell, cells)
-        if cell.variant.method == "none" or baseline is None:
-            continue
-        speedup = against(cell, baseline)
-        if speedup is not None:
-            found.append(speedup)
-    return found
+    found = (against(cell, baseline) for cell, baseline in with_baseline(cells))
+    return [speedup for speedup in found if speedup is not None]
 
 
 def against(cell: Cell, baseline: Cell) -> Speedup | None:

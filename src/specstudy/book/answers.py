@@ -69,10 +69,8 @@ def _cells(folder: Path, profile: str, chapter: str) -> list[Cell]:
 
 def _best_lines(cells: Sequence[Cell]) -> list[str]:
     best = best_per_load(speedups(of_main_workload(cells)))
-    said = {"faster": "faster", "slower": "slower", "no difference": "no difference", "one repeat only": "one repeat only"}
     return [
-        f"At {one.cell.load.label} the best is {one.cell.variant.label}: {ratio_text(one.ratio)} of the baseline's throughput, {said[one.verdict]}."
-        for one in best
+        f"At {one.cell.load.label} the best is {one.cell.variant.label}: {ratio_text(one.ratio)} of the baseline's throughput, {one.verdict}." for one in best
     ]
 
 

@@ -1,6 +1,6 @@
 """The target's own answers to the training prompts, made by vLLM: a head learns what its target says, not what a dataset says.
 
-    python -m specstudy.drafts.answers WORK PART OF
+    python -m specstudy.drafts.answers WORK PART OF cpu|gpu
 
 writes the parts whose number is PART modulo OF; the rest can be made at the same time on another GPU.
 """
@@ -68,7 +68,7 @@ def prepare(
     data: Sequence[str],
     compared_with: Sequence[str],
     say: Say,
-) -> Job:
+) -> None:
     """Write WORK/prompts.jsonl, the prompts as token ids, and WORK/job.json. Raises AssetError when no prompt is short enough."""
     encode = chat_token_ids(target_folder)
     chosen: list[tuple[str, str, list[int]]] = []
@@ -90,7 +90,6 @@ def prepare(
     partial.write_text(json.dumps(asdict(job)))
     partial.replace(work / "job.json")
     say(f"{len(chosen):,} of {len(prompts):,} prompts have at most {recipe.max_prompt_tokens:,} tokens")
-    return job
 
 
 def batched(items: Sequence[TrainingPrompt], size: int) -> Iterator[Sequence[TrainingPrompt]]:

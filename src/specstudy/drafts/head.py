@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from specstudy.drafts.recipe import Recipe
@@ -44,12 +43,12 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
-        return Batch(*(getattr(self, name).to(device, non_blocking=True) for name in ("ids", "docs", "positions", "anchors", "counts")))
+        return Batch(**{name: values.to(device, non_blocking=True) for name, values in vars(self).items()})
 
     def fill(self, other: Batch) -> None:
         """Take the values of another batch of the same shape, in place."""
-        for name in ("ids", "docs", "positions", "anchors", "counts"):
-            getattr(self, name).copy_(getattr(other, name), non_blocking=True)
+        for name, values in vars(self).items():
+            values.copy_(getattr(other, name), non_blocking=True)
 
     def row_mask(self) -> Tensor:
         """[B, L, L]: a token sees itself and what stands before it in its own document."""
@@ -345,6 +344,6 @@ def frozen_rows_loss(state: Tensor, rows: Tensor, final: Tensor, weight: Tensor,
     return result
 
 
-def masked_mean_square(states: Tensor, docs: Tensor) -> float:
+def root_mean_square(states: Tensor, docs: Tensor) -> float:
     """Root mean square of states [B, L, H] over the tokens of documents."""
-    return float(F.mse_loss(states[docs >= 0].float(), torch.zeros((), device=states.device).expand_as(states[docs >= 0]), reduction="mean") ** 0.5)
+    return float(states[docs >= 0].float().square().mean().sqrt())

@@ -18,11 +18,12 @@ from filelock import FileLock, Timeout
 from specstudy.catalog.assets import Say
 from specstudy.catalog.materialise import target_folder
 from specstudy.catalog.models import Target
+from specstudy.catalog.packed import D2T, LM_HEAD
 from specstudy.drafts.answers import Conversation, Job, answer, conversations, prepare, read_job, regenerated_with, wanted
 from specstudy.drafts.card import Card, CardTarget, Data, DataSource, NormFlags, RegeneratedWith, Training, Validation, write_card
 from specstudy.drafts.check import check_head, failures
-from specstudy.drafts.checkpoint import tokenizer_sha256, write_head
-from specstudy.drafts.head import build_head, masked_mean_square, start_from_target, trainable
+from specstudy.drafts.checkpoint import AUX_IDS, tokenizer_sha256, write_head
+from specstudy.drafts.head import build_head, root_mean_square, start_from_target, trainable
 from specstudy.drafts.prompts import data_id, evaluation_keys, training_prompts
 from specstudy.drafts.recipe import Recipe
 from specstudy.drafts.rows import batch_of, draft_vocabulary, pack, split
@@ -144,7 +145,7 @@ def _scale(head: Any, target: Any, told: list[Conversation], recipe: Recipe, dev
     rows = pack(told[: 4 * recipe.rows], recipe.row_tokens, recipe.seed)[:1]
     batch = batch_of(told[: 4 * recipe.rows], rows, recipe, np.random.default_rng(recipe.seed)).to(device)
     states = target_states(target, batch, head.target_layer_ids)
-    return masked_mean_square(states.aux[..., -states.final.shape[-1] :], batch.docs)
+    return root_mean_square(states.aux[..., -states.final.shape[-1] :], batch.docs)
 
 
 def exported(head: Any, recipe: Recipe, draft_vocab: torch.Tensor, mask_token: int, folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -164,15 +165,15 @@ def exported(head: Any, recipe: Recipe, draft_vocab: torch.Tensor, mask_token: i
         "tie_word_embeddings": False,
         "norm_before_residual": False,
         # Both places: runner V2 reads the first, V1 the second.
-        "eagle_aux_hidden_state_layer_ids": layers,
-        "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": layers},
+        AUX_IDS: layers,
+        "eagle_config": {"use_aux_hidden_state": True, AUX_IDS: layers},
         "torch_dtype": "bfloat16",
         **{name: True for name, on in recipe.switches.items() if on},
     }
     left_out = ("embed_tokens.", "verifier_", "lm_head.", "t2d", "d2t", "mask_hidden")
     tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in head.state_dict().items() if not name.startswith(left_out)}
-    tensors["lm_head.weight"] = head.lm_head.weight.detach().to("cpu", torch.bfloat16).contiguous()
-    tensors["d2t"] = draft_vocab.cpu() - torch.arange(len(draft_vocab))
+    tensors[LM_HEAD] = head.lm_head.weight.detach().to("cpu", torch.bfloat16).contiguous()
+    tensors[D2T] = draft_vocab.cpu() - torch.arange(len(draft_vocab))
     if recipe.method == "peagle":
         config |= {"pard_token": mask_token, "parallel_drafting": True}
         tensors["mask_hidden"] = head.mask_hidden.detach().to("cpu", torch.bfloat16).flatten().contiguous()

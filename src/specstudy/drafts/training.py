@@ -115,12 +115,10 @@ def train(
             batch = next(batches)
             loss = stepper.step(batch, learning_rate(recipe, progress.share(recipe)))
             if meter.count(loss, int((batch.docs >= 0).sum())):
-                progress.validation.append({"step": progress.step, **validate(head, target, validation, recipe, draft_vocab)})
-                meter.validated()
+                meter.validated(validate(head, target, validation, recipe, draft_vocab))
                 _keep(checkpoint, head, stepper.optimizer, progress, recipe)
         if not progress.validation or progress.validation[-1]["step"] != progress.step:
-            progress.validation.append({"step": progress.step, **validate(head, target, validation, recipe, draft_vocab)})
-            meter.validated()
+            meter.validated(validate(head, target, validation, recipe, draft_vocab))
     except AssetError:
         raise  # the loss is no number: what is on disk stays as it was
     except BaseException:
@@ -173,9 +171,10 @@ class _Meter:
         loss, speed = progress.loss_curve[-1][1], progress.tokens / progress.seconds
         self._say(f"step {progress.step:,}: loss {loss:.3f}, {speed:,.0f} tokens/s, {share:.0%} done, {left:.0f} s to go")
 
-    def validated(self) -> None:
-        """After a validation: say what it found."""
-        last = self._progress.validation[-1]
+    def validated(self, found: dict[str, Any]) -> None:
+        """After a validation: keep what it found, and say it."""
+        last = {"step": self._progress.step, **found}
+        self._progress.validation.append(last)
         accuracy = " ".join(f"{share:.2f}" for share in last["accuracy_per_position"])
         self._say(f"step {last['step']:,}: accepted at each position {accuracy}; acceptance length {last['expected_acceptance_length']:.3f}")
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 from tests.standin.heads import card_for
+from tests.unit.catalog.conftest import PROFILE as TINY_PROFILE
 from tests.unit.drafts.conftest import MakeHead, edit_config
 from typer.testing import CliRunner
 
@@ -18,17 +19,7 @@ from specstudy.cli import app
 from specstudy.drafts.card import read_card, write_card
 from specstudy.errors import ConfigError
 
-PROFILE = {
-    "name": "tiny-cpu",
-    "title": "",
-    "evidence": "real",
-    "hardware": "cpu",
-    "target": "tiny",
-    "dtype": "float32",
-    "engine": {"max_model_len": 64, "max_num_seqs": 2},
-    "workloads": {"chat": {"dataset": "humaneval", "max_prompt_tokens": 32, "max_tokens": 8}},
-    "chapters": {},
-}
+PROFILE = {**TINY_PROFILE, "chapters": {}}
 
 
 @pytest.fixture

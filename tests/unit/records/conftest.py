@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.standin.synthetic import REQUEST
 
 from specstudy.records import Record, RequestRow
 
@@ -38,22 +39,6 @@ RECORD: dict[str, Any] = {
     "host_cpus": 2,
     "dataset_sha256": "0" * 64,
 }
-ROW: dict[str, Any] = {
-    "record_id": "0123456789abcdef",
-    "index": 0,
-    "prompt_id": "0123456789abcdef",
-    "scheduled_s": 0.0,
-    "sent_s": 0.0,
-    "first_token_s": 0.1,
-    "last_token_s": 0.4,
-    "prompt_tokens": 5,
-    "completion_tokens": 3,
-    "chunks": 2,
-    "chunk_tokens": (1, 2),
-    "chunk_gap_us": (300_000,),
-    "status": "ok",
-    "resent": False,
-}
 
 
 @pytest.fixture
@@ -65,4 +50,4 @@ def record() -> Callable[..., Record]:
 @pytest.fixture
 def row() -> Callable[..., RequestRow]:
     """A request, with these fields changed."""
-    return lambda **changes: RequestRow.model_validate({**ROW, **changes})
+    return lambda **changes: RequestRow.model_validate({**REQUEST, **changes})
