@@ -2,7 +2,7 @@
 
     python -m specstudy.drafts.answers WORK PART OF cpu|gpu
 
-writes the parts whose number is PART modulo OF; the rest can be made at the same time on another GPU.
+writes the parts whose number is PART modulo OF; the rest can be made at the same time, on another GPU or on the same one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from specstudy.serving.server import log_tail, run_guarded
 from specstudy.serving.vllm import vllm_env, vllm_version
 from specstudy.workloads.tokens import chat_token_ids
 
-PART_PROMPTS = 4096
+PART_PROMPTS = 3200
+# The engine is bound by its CPU side, so several may share a GPU: with a fixed KV cache none looks at what the others leave free.
+GPU_MEMORY = {"kv_cache_memory_bytes": 16 << 30, "gpu_memory_utilization": 0.2}
 TELL_EVERY_S = 15.0
 
 
@@ -186,7 +188,7 @@ def _make(work: Path, part: int, of: int, hardware: str) -> None:
     from vllm import LLM
 
     job, prompts = read_job(work), _prompts(work)
-    where: dict[str, Any] = {"enforce_eager": True, "max_num_seqs": 16} if hardware == "cpu" else {"max_num_seqs": 512, "gpu_memory_utilization": 0.5}
+    where: dict[str, Any] = {"enforce_eager": True, "max_num_seqs": 16} if hardware == "cpu" else {"max_num_seqs": 512, **GPU_MEMORY}
     engine = LLM(model=job.target_path, dtype="bfloat16", max_model_len=job.max_model_len, seed=job.seed, **where)
     for (temperature, first), path in _parts(work, job)[part::of]:
         with FileLock(path.with_suffix(".lock")):  # another head's training may be making the same part

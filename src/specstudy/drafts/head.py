@@ -189,7 +189,8 @@ def _one_after_another(head: Any, batch: Batch, fused: Tensor) -> list[Tensor]:
         if k:  # at depth 0 the anchor's own key is among the row's
             own.append(_keys_values(layer.self_attn, entered, rotary, where + k))
         query = _queries(layer.self_attn, entered, rotary, where + k)
-        state = _finish(layer, state, chain_attention(query, keys, values, mask, own))
+        chain = (torch.stack([key for key, _ in own], dim=3), torch.stack([value for _, value in own], dim=3)) if own else None
+        state = _finish(layer, state, chain_attention(query, keys, values, mask, chain))
         normed = head.norm(state)
         found.append(normed)
         if head.config.norm_output:
@@ -203,25 +204,48 @@ def _all_at_once(head: Any, batch: Batch, fused: Tensor, kept: list[int]) -> lis
     everywhere = torch.arange(length, device=batch.ids.device).expand_as(batch.ids)
     rotary = _Rotary(head, length + len(kept))
     row_mask, where = batch.row_mask(), batch.positions.gather(1, batch.anchors)
-    mask = _at(row_mask, batch.anchors)
-    starts = [length + sum(kept[1:k]) for k in range(1, len(kept))]
-    positions = torch.cat([batch.positions, *(where[:, :count] + k for k, count in enumerate(kept) if k)], dim=1)
-    masked = (len(batch.ids), sum(kept[1:]), -1)
+    place, depth, before = _masked_places(kept, batch.ids.device)
+    starts = [sum(kept[1:k]) for k in range(1, len(kept))]
+    positions = torch.cat([batch.positions, where[:, place] + depth], dim=1)
+    mask = _at(row_mask, batch.anchors[:, place])
+    masked = (len(batch.ids), len(place), -1)
     hidden, embedding = _fuse(head, head.mask_hidden.to(fused.dtype)), head.embed_tokens.weight[head.mask_token_id].to(fused.dtype)
     state = torch.cat([fused, hidden.expand(masked)], dim=1)
     embedded = torch.cat([_next_embedding(head, batch, everywhere, 1).to(fused.dtype), embedding.expand(masked)], dim=1)
     for number, layer in enumerate(head.layers):
         entered = layer.input_layernorm(state) if number else _inputs(layer, embedded, state)
         query = _queries(layer.self_attn, entered, rotary, positions)
-        key, value = _keys_values(layer.self_attn, entered, rotary, positions)
-        keys, values = key[:, :, :length], value[:, :, :length]
-        attended = [chain_attention(query[:, :, :length], keys, values, row_mask, [])]
-        for k, (start, count) in enumerate(zip(starts, kept[1:], strict=True), 1):
-            own = [(key[:, :, one : one + count], value[:, :, one : one + count]) for one in starts[:k]]
-            attended.append(chain_attention(query[:, :, start : start + count], keys, values, mask[:, :count], own))
-        state = _finish(layer, state, torch.cat(attended, dim=2))
+        keys, values = _keys_values(layer.self_attn, entered, rotary, positions)
+        (row_query, own_query), (row_keys, own_keys), (row_values, own_values) = (
+            torch.split(one, [length, len(place)], dim=2) for one in (query, keys, values)
+        )
+        chain = (_chain(own_keys, before), _chain(own_values, before))
+        in_row = chain_attention(row_query, row_keys, row_values, row_mask)
+        behind = chain_attention(own_query, row_keys, row_values, mask, chain, before <= torch.arange(len(place), device=place.device)[:, None])
+        state = _finish(layer, state, torch.cat([in_row, behind], dim=2))
     normed = head.norm(state)
-    return [_at(normed[:, :length], batch.anchors), *(normed[:, start : start + count] for start, count in zip(starts, kept[1:], strict=True))]
+    return [
+        _at(normed[:, :length], batch.anchors),
+        *(normed[:, length + start : length + start + count] for start, count in zip(starts, kept[1:], strict=True)),
+    ]
+
+
+def _masked_places(kept: list[int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the S masked positions, depth after depth: [S] number of the anchor, [S] depth, [S, D] the same anchor's positions of depth 1 to D.
+
+    A depth beyond the position's own has a later number, which is how it is told apart; a missing one is the last.
+    """
+    deep = len(kept) - 1
+    place = torch.cat([torch.arange(count, device=device) for count in kept[1:]])
+    depth = torch.cat([torch.full((count,), k, device=device) for k, count in enumerate(kept[1:], 1)])
+    starts = torch.cat([torch.full((1,), sum(kept[1:k]), device=device) for k in range(1, deep + 1)])
+    before = (place[:, None] + starts).clamp(max=len(place) - 1)
+    return place, depth, before
+
+
+def _chain(values: Tensor, before: Tensor) -> Tensor:
+    """values [B, KV heads, S, D] at the places before [S, depths]: [B, KV heads, S, depths, D]."""
+    return torch.unflatten(values.index_select(2, before.flatten()), 2, tuple(before.shape))
 
 
 def _inputs(layer: Any, embedded: Tensor, state: Tensor) -> Tensor:
@@ -263,25 +287,26 @@ def _finish(layer: Any, state: Tensor, attended: Tensor) -> Tensor:
     return state + layer.mlp(layer.post_attention_layernorm(state))  # type: ignore[no-any-return]
 
 
-def chain_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
+def chain_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, own: tuple[Tensor, Tensor] | None = None, seen: Tensor | None = None) -> Tensor:
     """Attention of queries [B, heads, N, D] over a row's keys and values [B, KV heads, L, D] under mask [B, N, L], and over `own`.
 
-    own: keys and values [B, KV heads, N, D] that the query of the same place n alone sees, one pair for each depth of its chain.
-    Returns [B, heads, N, D]. Query head h reads KV head h // (heads / KV heads).
+    own: keys and values [B, KV heads, N, chain, D] that the query of the same place n alone sees; seen [N, chain] says which of
+    them, by default all. Returns [B, heads, N, D]. Query head h reads KV head h // (heads / KV heads).
     """
     batch, heads, count, width = query.shape
     length, groups = keys.shape[2], heads // keys.shape[1]
     folded = torch.unflatten(query * float(width) ** -0.5, 1, (keys.shape[1], groups))  # [B, KV, groups, N, D]
     scores = torch.unflatten(folded.flatten(2, 3) @ keys.transpose(-1, -2), 2, (groups, count))
     scores = scores.masked_fill(~mask[:, None, None], torch.finfo(scores.dtype).min)
-    if own:
-        own_keys, own_values = (torch.stack(parts, dim=3) for parts in zip(*own, strict=True))  # [B, KV, N, chain, D]
-        alone = folded.transpose(2, 3) @ own_keys.transpose(-1, -2)  # [B, KV, N, groups, chain]
-        scores = torch.cat([scores, alone.transpose(2, 3)], dim=-1)
+    if own is not None:
+        alone = (folded.transpose(2, 3) @ own[0].transpose(-1, -2)).transpose(2, 3)  # [B, KV, groups, N, chain]
+        if seen is not None:
+            alone = alone.masked_fill(~seen, torch.finfo(scores.dtype).min)
+        scores = torch.cat([scores, alone], dim=-1)
     shares = scores.softmax(dim=-1, dtype=torch.float32).to(values.dtype)
     mixed = torch.unflatten(shares[..., :length].flatten(2, 3) @ values, 2, (groups, count))
-    if own:
-        mixed = mixed + (shares[..., length:].transpose(2, 3) @ own_values).transpose(2, 3)
+    if own is not None:
+        mixed = mixed + (shares[..., length:].transpose(2, 3) @ own[1]).transpose(2, 3)
     return mixed.reshape(batch, heads, count, width)
 
 

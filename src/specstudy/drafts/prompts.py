@@ -14,7 +14,7 @@ from specstudy.errors import AssetError, ConfigError
 from specstudy.workloads.datasets import domain, gsm8k, humaneval, mtbench, sharegpt, sharegpt_training_conversations
 from specstudy.workloads.prompts import Message, Prompt
 
-# Turns of one conversation that are asked; each carries the history before it.
+# Turns of one conversation that are asked with the history before them.
 MAX_TURNS = 5
 PYTHON_FUNCTIONS = 4000
 
@@ -33,13 +33,15 @@ class TrainingPrompt:
 
 
 def sharegpt_turns(say: Say) -> Iterator[Prompt]:
-    """The first turns of each ShareGPT conversation of the training side, each with its history."""
+    """User turns of the ShareGPT conversations of the training side: the first ones with their history, and each by itself."""
     for conversation in sharegpt_training_conversations(say):
         asked = 0
         for at, message in enumerate(conversation):
-            if message["role"] == "user" and asked < MAX_TURNS:
+            if message["role"] == "user":
                 asked += 1
-                yield _prompt(conversation[: at + 1])
+                yield _prompt([message])
+                if 1 < asked <= MAX_TURNS:
+                    yield _prompt(conversation[: at + 1])
 
 
 def python_functions(say: Say) -> Iterator[Prompt]:

@@ -21,13 +21,13 @@ def precision(device: torch.device) -> Any:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
-def target_states(target: Any, batch: Batch, layers: Sequence[int]) -> States:
+def target_states(target: Any, batch: Batch, layers: Sequence[int], model: Callable[..., Any] | None = None) -> States:
     """Run the frozen target over packed rows, each document seeing itself alone.
 
-    Layer i stands for what enters layer i, as vLLM counts auxiliary layers.
+    Layer i stands for what enters layer i, as vLLM counts auxiliary layers. model: target.model, or that compiled.
     """
     with torch.no_grad():
-        seen = target.model(
+        seen = (model or target.model)(
             input_ids=batch.ids,
             position_ids=batch.positions,
             attention_mask=batch.row_mask()[:, None] | torch.eye(batch.ids.shape[1], dtype=torch.bool, device=batch.ids.device),
@@ -44,11 +44,13 @@ def kept_anchors(recipe: Recipe, anchors: int) -> list[int] | None:
     return [anchors] + [max(1, round(anchors * max(recipe.drop_ratio**depth, recipe.drop_floor))) for depth in range(1, recipe.depth)]
 
 
-def batch_loss(head: Any, batch: Batch, states: States, recipe: Recipe, rows: Tensor, step: Callable[..., Any]) -> Tensor:
-    """Mean loss over anchors and depths, weighted by depth_weight to the power of the depth."""
+def batch_loss(
+    head: Any, batch: Batch, states: States, recipe: Recipe, rows: Tensor, step: Callable[..., Any], drafted: Callable[..., list[Tensor]] = depth_states
+) -> Tensor:
+    """Mean loss over anchors and depths, weighted by depth_weight to the power of the depth. step, drafted: loss_step and depth_states, or these compiled."""
     kept = kept_anchors(recipe, batch.anchors.shape[1])
     found, finals, weights = [], [], []
-    for depth, state in enumerate(depth_states(head, batch, states.aux, kept)):
+    for depth, state in enumerate(drafted(head, batch, states.aux, kept)):
         at, there = batch.label_at(depth)
         at, there = at[:, : state.shape[1]], there[:, : state.shape[1]]
         found.append(state.flatten(0, 1))
@@ -63,10 +65,11 @@ def batch_loss(head: Any, batch: Batch, states: States, recipe: Recipe, rows: Te
 
 
 class Stepper:
-    """Takes steps. On a GPU a step is recorded once as a CUDA graph and replayed.
+    """Takes steps. On a GPU a step is compiled, recorded once as a CUDA graph, and replayed.
 
-    A step is thousands of small kernels, and launching them one by one takes longer than running them. The first steps run
-    as they are, which compiles what is compiled; where recording fails, all of them do.
+    A step is thousands of small kernels that mostly move data: compiling joins them, and a graph launches them at once. Measured
+    on one H200 with the eagle3 recipe: 106 ms a step as it is, 92 ms as a graph, 67 ms compiled and as a graph. Where compiling
+    or recording fails, steps are taken without.
     """
 
     def __init__(self, head: Any, target: Any, recipe: Recipe, say: Say) -> None:
@@ -80,6 +83,8 @@ class Stepper:
         )
         self._rows = output_rows(head).to(torch.bfloat16 if on_gpu else torch.float32)
         self._loss_step: Callable[..., Any] = torch.compile(loss_step) if on_gpu else loss_step
+        self._drafted: Callable[..., list[Tensor]] = torch.compile(depth_states, dynamic=False) if on_gpu else depth_states
+        self._model: Callable[..., Any] = torch.compile(target.model.forward, dynamic=False) if on_gpu else target.model
         self._warm_up = WARM_UP_STEPS if on_gpu else -1
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch | None = None
@@ -95,7 +100,7 @@ class Stepper:
         self._batch.fill(batch)
         if self._warm_up > 0:
             self._warm_up -= 1
-            return self._aside()
+            return self._first()
         if self._warm_up == 0:
             self._warm_up = -1
             self._record()
@@ -113,12 +118,26 @@ class Stepper:
     def _work(self, batch: Batch) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         with precision(self._device):
-            states = target_states(self._target, batch, self._head.target_layer_ids)
-            loss = batch_loss(self._head, batch, states, self._recipe, self._rows, self._loss_step)
+            states = target_states(self._target, batch, self._head.target_layer_ids, self._model)
+            loss = batch_loss(self._head, batch, states, self._recipe, self._rows, self._loss_step, self._drafted)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._parameters, CLIP)
         self.optimizer.step()
         return loss.detach()
+
+    def _first(self) -> Tensor:
+        """A step that compiles; what can't be compiled runs as it is."""
+        while True:
+            try:
+                return self._aside()
+            except (RuntimeError, ValueError) as error:  # torch's compiler raises both
+                if self._drafted is not depth_states:
+                    part, self._drafted = "the head", depth_states
+                elif self._model is not self._target.model:
+                    part, self._model = "the target", self._target.model
+                else:
+                    raise
+                self._say(f"{part} can't be compiled, so it runs as it is ({str(error).splitlines()[0]})")
 
     def _aside(self) -> Tensor:
         """A step on a stream of its own, as recording wants it."""

@@ -118,7 +118,7 @@ def test_attention_is_the_librarys_where_there_is_no_chain() -> None:
     mask = torch.rand(2, 5, 7) > 0.3
     mask[..., 0] = True
     expected = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask[:, None], enable_gqa=True)
-    torch.testing.assert_close(chain_attention(query, keys, values, mask, []), expected)
+    torch.testing.assert_close(chain_attention(query, keys, values, mask), expected)
 
 
 def test_a_chain_is_more_keys_for_its_own_query_alone() -> None:
@@ -129,7 +129,12 @@ def test_a_chain_is_more_keys_for_its_own_query_alone() -> None:
     all_keys, all_values = torch.cat([keys, *(key for key, _ in own)], 2), torch.cat([values, *(value for _, value in own)], 2)
     wide = torch.cat([mask, torch.eye(3, dtype=torch.bool)[None], torch.eye(3, dtype=torch.bool)[None]], dim=-1)
     expected = torch.nn.functional.scaled_dot_product_attention(query, all_keys, all_values, attn_mask=wide[:, None], enable_gqa=True)
-    torch.testing.assert_close(chain_attention(query, keys, values, mask, own), expected)
+    chain = (torch.stack([key for key, _ in own], dim=3), torch.stack([value for _, value in own], dim=3))
+    torch.testing.assert_close(chain_attention(query, keys, values, mask, chain), expected)
+    wide[..., 4 + 3 + 1] = False  # the second query may not see the second part of its chain
+    expected = torch.nn.functional.scaled_dot_product_attention(query, all_keys, all_values, attn_mask=wide[:, None], enable_gqa=True)
+    seen = torch.tensor([[True, True], [True, False], [True, True]])
+    torch.testing.assert_close(chain_attention(query, keys, values, mask, chain, seen), expected)
 
 
 @pytest.mark.parametrize("hard", [0.0, 0.5, 1.0])
