@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specstudy.analysis import Cell, of_main_workload
+from specstudy.book.unrecorded import unrecorded
 from specstudy.catalog import Profile, load_profile, names_in, recorded_dir
 from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Text, engine_note, source_note
@@ -51,7 +52,8 @@ def open_chapter(chapter: str, profile: str | None = None, mode: str = "recorded
 def _shown(study: Study) -> Chapter:
     cells = study.cells
     source = source_note(study.records, study.skipped)
-    return Chapter(cells, Text(f"Profile **{study.profile.name}**: {study.profile.title}.\n\n{source.markdown}\n\n{engine_note(cells).markdown}"))
+    parts = [f"Profile **{study.profile.name}**: {study.profile.title}.", source.markdown, unrecorded(study.profile, study.chapter, cells)]
+    return Chapter(cells, Text("\n\n".join(part for part in [*parts, engine_note(cells).markdown] if part)))
 
 
 def recorded_profiles(chapter: str, folder: Path) -> Iterator[Profile]:

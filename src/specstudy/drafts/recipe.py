@@ -40,7 +40,7 @@ class Recipe(StrictModel):
     max_prompt_tokens: int = Field(default=1100, ge=8)
     max_answer_tokens: int = Field(default=400, ge=1)
     temperatures: tuple[float, ...] = Field(default=(0.0, 0.7), min_length=1, description="each prompt is answered once at each")
-    max_prompts: int | None = Field(default=45_000, ge=1, description="take no more prompts than this, in the order of their hashes")
+    max_prompts: int | None = Field(default=15_000, ge=1, description="take no more prompts than this, in the order of their hashes")
     steps: int | None = Field(default=None, ge=1, description="end after this many steps")
     minutes: float | None = Field(default=None, gt=0, description="end after this much training time")
     validate_every_s: float = Field(default=45, gt=0)
@@ -64,9 +64,9 @@ class Recipe(StrictModel):
 
 # "tiny" trains in a few minutes on two cores: enough to see the loss fall and the head load, useless as a draft.
 _FULL: dict[str, dict[str, object]] = {
-    "eagle3": {"layers": 1, "intermediate_size": 3072, "depth": 7, "minutes": 6},
-    "eagle3.1": {"layers": 1, "intermediate_size": 3072, "depth": 7, "minutes": 6},
-    "peagle": {"layers": 4, "intermediate_size": 1536, "depth": 8, "minutes": 6},
+    "eagle3": {"layers": 1, "intermediate_size": 3072, "depth": 7, "minutes": 5},
+    "eagle3.1": {"layers": 1, "intermediate_size": 3072, "depth": 7, "minutes": 5},
+    "peagle": {"layers": 4, "intermediate_size": 1536, "depth": 8, "minutes": 5},
 }
 _TINY: dict[str, object] = {
     "intermediate_size": 256,

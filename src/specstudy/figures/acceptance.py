@@ -53,13 +53,14 @@ def position_table(cells: Sequence[Cell]) -> Table | Text:
 def _with_workloads(cells: Sequence[Cell]) -> list[Cell]:
     """Cells of the workloads that are compared with chat, and chat at the same concurrency, of heads with a curve."""
     shares = workload_shares([cell for cell in cells if position_curve(cell) is not None])
-    deepest = {curve.cell.variant for curve in deepest_curves(cells)}
     keys = {(cell.variant, cell.load) for share in shares for cell in (share.reference, share.cell)}
-    return [cell for cell in cells if (cell.variant, cell.load) in keys and cell.variant in deepest]
+    compared = [cell for cell in cells if (cell.variant, cell.load) in keys]
+    deepest = {curve.cell.variant for curve in deepest_curves(compared)}
+    return [cell for cell in compared if cell.variant in deepest]
 
 
 def acceptance_by_workload(cells: Sequence[Cell]) -> Picture | Text:
-    """Acceptance length on each workload, each head at its largest K, with 95 % intervals."""
+    """Acceptance length on each workload, each head at the largest K that other workloads were measured with, with 95 % intervals."""
     own = _with_workloads(cells)
     if not own:
         return not_measured("Acceptance on other workloads")

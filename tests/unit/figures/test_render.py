@@ -48,6 +48,8 @@ OF_CELLS: dict[str, Callable[[Any], Shown]] = {
         "step_time",
         "drafting_table",
         "parallel_conclusion",
+        "decode_table",
+        "imposed_table",
     )
 }
 OF_BASELINE = {"throughput", "where_time_goes", "baseline_conclusion"}  # as the chapter on the baseline calls them
@@ -105,6 +107,13 @@ def test_a_small_profile_renders_and_says_what_it_lacks(small: list[Cell]) -> No
     for name in ("acceptance_by_workload", "acceptance_by_context", "context_table", "ratio_map", "inflection_table", "parallel_conclusion"):
         assert "wasn't measured under this profile" in repr(OF_CELLS[name](small)), name
     assert "3.1 head wasn't measured" in repr(figures.drift_conclusion(small))
+
+
+def test_other_workloads_are_drawn_where_only_chat_was_measured_at_the_largest_k(compared: list[Cell]) -> None:
+    fewer = [cell for cell in compared if cell.load.workload == "chat" or cell.variant.num_speculative_tokens != 5]
+    drawn = figures.acceptance_by_workload(fewer)
+    assert isinstance(drawn, Picture)
+    assert "EAGLE-3 K=3" in drawn.alt or "smollm2-135m-eagle3 K=3" in drawn.alt
 
 
 def test_without_records_every_cell_says_a_sentence_and_only_the_published_is_drawn() -> None:
@@ -179,3 +188,13 @@ def test_another_model_runner_is_told() -> None:
     told = repr(figures.engine_note(cells))
     assert "Not all methods ran on the same engine settings" in told
     assert "baseline: model runner V2" in told and "ngram: model runner V1" in told
+
+
+def test_what_was_imposed_is_named_with_what_was_counted() -> None:
+    imposed = {"evidence": "shape", "method": "eagle3", "draft": "d", "num_speculative_tokens": 3, "imposed_acceptance_length": 2.5, "acceptance_source": "a/b/c/k3"}
+    found = figures.imposed_table([repeats([2.4, 2.6], "acceptance_length", **imposed)])
+    assert isinstance(found, Table)
+    (row,) = found.frame.to_dict("records")
+    assert (row["imposed length"], row["published row"]) == ("2.500", "a/b/c/k3")
+    assert row["counted length"].startswith("2.500 ± ")
+    assert found.evidence == "shape"
