@@ -8,7 +8,7 @@ TORCH := $(shell sed -n 's/^torch==\([^ ;]*+cpu\).*/\1/p' requirements/cpu.lock)
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test unit live nbval lint notebooks book lock fields clean
+.PHONY: help install study test unit live cluster nbval lint deploy notebooks book lock fields clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,13 +32,18 @@ $(STAMP): requirements/cpu.lock pyproject.toml
 study: install  ## install, run the profile's chapters live, build the book (FRESH=1 measures anew)
 	$(BIN)/specstudy study --profile $(PROFILE) $(if $(FRESH),--fresh)
 
-test: install lint unit nbval live  ## lint, unit tests, notebooks, live tests with a real vLLM
+test: install lint unit nbval live cluster  ## lint, unit tests, notebooks, live tests with a real vLLM and a real Kubernetes control plane
 
 unit: install
 	$(BIN)/python -m pytest tests/unit tests/notebooks
 
 live: install
 	$(BIN)/python -m pytest tests/live
+
+# Where the control plane can't be built, this says why, and the tests that need it are skipped.
+cluster: install  ## tests on a real control plane, which the first run builds (6 CPU-minutes)
+	-$(BIN)/specstudy lab build
+	$(BIN)/python -m pytest tests/cluster
 
 nbval: install  ## execute every chapter in recorded mode and compare its outputs
 	$(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg chapters
@@ -53,6 +58,9 @@ notebooks: install  ## execute the chapters in recorded mode and keep their outp
 
 book: install  ## build the book from the recorded results, warnings as errors
 	$(BIN)/jupyter-book build --all -W -n --keep-going .
+
+deploy: install  ## render deploy/ anew from data/deploy.yaml
+	$(BIN)/specstudy deploy render --shipped --out deploy
 
 fields: install
 	$(BIN)/specstudy fields > how-to/record-fields.md

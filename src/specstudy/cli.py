@@ -13,14 +13,20 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from specstudy import __version__
-from specstudy.catalog import Profile, cache_dir, load_draft, load_profile, load_target, names_in
+from specstudy.catalog import Profile, cache_dir, load_draft, load_profile, load_target, names_in, project_root
+from specstudy.cli_deploy import app as deploy_app
 from specstudy.cli_drafts import DEFAULT_PROFILE, ProfileOption
 from specstudy.cli_drafts import app as drafts_app
+from specstudy.cli_lab import app as lab_app
+from specstudy.cli_shapes import app as shapes_app
 from specstudy.errors import ConfigError, SpecstudyError
 from specstudy.progress import tell
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure speculative decoding on live vLLM servers.", pretty_exceptions_enable=False)
 app.add_typer(drafts_app, name="drafts")
+app.add_typer(shapes_app, name="shapes")
+app.add_typer(deploy_app, name="deploy")
+app.add_typer(lab_app, name="lab")
 
 ResultsOption = Annotated[Path, typer.Option(help="folder that holds a folder of records for each profile")]
 
@@ -184,6 +190,48 @@ def _print_summary(profile: Profile, results_dir: Path, chapters: list[str]) -> 
     if not evidence:
         raise ConfigError("results_dir", str(results_dir), f"a folder with records of {profile.name}; the recorded ones are in data/results")
     print(f"Evidence: {', '.join(sorted(evidence))}. Intervals are 95 %, over repeats with other prompts.")
+
+
+@app.command()
+def limits(profile: ProfileOption = DEFAULT_PROFILE, results_dir: ResultsOption = Path("results")) -> None:
+    """Measure what this machine can do at best, bandwidth and matrix rates, and keep it beside the profile's records."""
+    from specstudy.measure import gpu_identity
+    from specstudy.measure.machine import measure_limits
+    from specstudy.records import provenance
+    from specstudy.records.machine import write_limits
+
+    found = load_profile(profile)
+    identity = gpu_identity()
+    origin = provenance(project_root(), identity.uuids if identity else ())
+    measured = measure_limits(origin, found.hardware)
+    path = write_limits(results_dir.resolve() / found.name, measured)
+    table = RichTable("limit", "best", "unit", title=measured.device)
+    table.add_row("reading memory", f"{measured.read_limit / 1e9:,.0f}", "GB/s")
+    table.add_row("copying memory, both ways", f"{measured.copy_limit / 1e9:,.0f}", "GB/s")
+    table.add_row("bfloat16 products", f"{measured.bf16_limit / 1e12:,.1f}", "TFLOP/s")
+    if measured.fp8_flop_per_s is not None:
+        table.add_row("FP8 products", f"{measured.fp8_limit / 1e12:,.1f}", "TFLOP/s")
+    Console().print(table)
+    print(path)
+
+
+@app.command()
+def quantize(
+    target: Annotated[str, typer.Argument(help="a name in data/targets, with real weights")],
+    recipe: Annotated[list[str] | None, typer.Option(help="fp8 or awq; repeatable, both by default")] = None,
+    out: Annotated[Path | None, typer.Option(help="the record; by default data/quality/TARGET.json")] = None,
+    texts: Annotated[int, typer.Option(min=2, help="texts to score")] = 100,
+) -> None:
+    """Quantize a target with llm-compressor; record perplexity and greedy agreement before and after. Needs the extra quantize."""
+    from specstudy.quantize.recipes import RECIPES, recipe_named
+    from specstudy.quantize.run import quantize_and_score
+    from specstudy.records.quality import write_quality
+
+    found = load_target(target)
+    recipes = [recipe_named(name) for name in recipe or RECIPES]
+    path = out or project_root() / "data" / "quality" / f"{found.name}.json"
+    write_quality(path, quantize_and_score(found, recipes, tell, texts=texts))
+    print(path)
 
 
 @app.command()

@@ -12,20 +12,19 @@ from typing import Any
 from specstudy.analysis.stats import mean_interval
 from specstudy.catalog import MethodSpec, Profile, load_draft, load_target
 from specstudy.catalog.assets import Say
+from specstudy.catalog.imposed import imposed
 from specstudy.catalog.materialise import draft_folder, target_folder
-from specstudy.catalog.models import Arrivals, ChapterPlan, Measuring
+from specstudy.catalog.models import TOKEN_DATASETS, Arrivals, ChapterPlan, EngineVariant, Measuring
 from specstudy.errors import ConfigError
 from specstudy.records import Pattern, Record
 from specstudy.serving import Deployment, deploy
-from specstudy.workloads import Arrival, Closed, Open, Pool, Prompt, TokenCounter, build_pool, dataset, kept_token_counter, poisson, steps, trace
-
-# Fallback guesses for a machine that nobody has measured yet; the first step corrects them.
-START_GUESS_S, TPOT_GUESS_S = 60.0, 0.02
+from specstudy.serving.checks import read_config
+from specstudy.workloads import Arrival, Closed, Open, Pool, Prompt, TokenCounter, build_pool, dataset, kept_token_counter, poisson, random_pool, steps, trace
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload at one load; `repeats` where there are to be exactly so many."""
+    """One workload at one load; `repeats` where there are to be exactly so many, `acceptance_source` where acceptance is imposed."""
 
     workload: str
     pattern: Pattern
@@ -35,6 +34,7 @@ class Cell:
     warmups: int
     schedule: Open | None = None
     repeats: int | None = None
+    acceptance_source: str | None = None
 
     @property
     def label(self) -> str:
@@ -83,20 +83,20 @@ def check_chapter(profile: Profile, chapter: str) -> None:
 def make_plan(profile: Profile, chapter: str, say: Say, names: Sequence[str] = ()) -> Plan:
     """Materialise what the chapter needs and lay out its servers, the baseline first.
 
-    With `names` only the baseline and the servers whose method, draft or label is among them: what is measured
+    With `names` only the servers whose engine variant, method, draft or label is among them, and their baseline: what is measured
     apart from its baseline can't be compared. Raises ConfigError or AssetError; nothing is started.
     """
     check_chapter(profile, chapter)
     wanted = profile.chapters[chapter]
-    target = load_target(profile.target)
-    folder = target_folder(target, say)
+    folder = target_folder(load_target(profile.target), say)
     methods = sorted(wanted.methods, key=lambda spec: spec.method != "none")
-    deployments = [deployment for spec in methods for deployment in _deployments(profile, spec, wanted.env, folder, say)]
+    engines = [_as_served(profile, variant, folder, say) for variant in wanted.variants or (None,)]
+    deployments = [one for served in engines for spec in methods for one in _deployments(*served, spec, wanted, say)]
     servers = tuple(ServerPlan(deployment, _cells_of(profile, wanted, deployment)) for deployment in _only(deployments, names))
     cells = dict.fromkeys(cell for server in servers for cell in server.cells)
     with kept_token_counter(folder) as count_tokens:
         read = cache(lambda name, path: tuple(dataset(name, path, say)))  # several workloads may draw from one dataset
-        pools = {name: _pool(profile, name, read, count_tokens, say) for name in dict.fromkeys(cell.workload for cell in cells)}
+        pools = {name: _pool(profile, folder, name, read, count_tokens, say) for name in dict.fromkeys(cell.workload for cell in cells)}
     for cell in cells:
         pool = pools[cell.workload]
         cell.prompts(pool, 0, profile.measuring.seed)  # too few prompts: refused now, not in mid-run
@@ -110,15 +110,20 @@ def _only(deployments: Sequence[Deployment], names: Sequence[str]) -> list[Deplo
     for name in names:
         if name not in known:
             raise ConfigError.unknown("only", name, known)
-    return [one for one in deployments if not names or one.method == "none" or _names(one) & set(names)]
+    chosen = [one for one in deployments if not names or _names(one) & set(names)]
+    served = {one.engine_variant for one in chosen}
+    return [one for one in deployments if one in chosen or (one.method == "none" and one.engine_variant in served)]
 
 
 def _names(deployment: Deployment) -> set[str]:
-    return {name for name in (deployment.method, deployment.draft, deployment.label) if name is not None}
+    return {name for name in (deployment.engine_variant, deployment.method, deployment.draft, deployment.label) if name is not None}
 
 
 def _cells_of(profile: Profile, chapter: ChapterPlan, deployment: Deployment) -> tuple[Cell, ...]:
-    """The chapter's loads, then those of the sections that want this server; a load that two of them name comes once."""
+    """The chapter's loads, then those of the sections that want this server; a load that two of them name comes once.
+
+    A server that imposes an acceptance gets the workloads that it is published for.
+    """
     rules = profile.measuring
     cells = list(_cells(rules, chapter.workloads, chapter.arrivals))
     for section in chapter.sections:
@@ -128,7 +133,21 @@ def _cells_of(profile: Profile, chapter: ChapterPlan, deployment: Deployment) ->
     first: dict[str, Cell] = {}
     for cell in cells:
         first.setdefault(cell.label, cell)
-    return tuple(first.values())
+    if deployment.imposed_acceptance_length is None:
+        return tuple(first.values())
+    sources = {cell.workload: _imposed_by(deployment, chapter, cell.workload) for cell in first.values()}
+    return tuple(replace(cell, acceptance_source=source) for cell in first.values() if (source := sources[cell.workload]) is not None)
+
+
+def _imposed_by(deployment: Deployment, chapter: ChapterPlan, workload: str) -> str | None:
+    """Where the workload's acceptance comes from, if this server imposes it."""
+    k = deployment.num_speculative_tokens
+    for spec in chapter.methods:
+        if k is not None and (spec.method, spec.draft) == (deployment.method, deployment.draft) and k in spec.num_speculative_tokens:
+            wanted = imposed(spec, workload, k)
+            if wanted.rates == deployment.imposed_acceptance_rates:
+                return wanted.source
+    return None
 
 
 def _cells(rules: Measuring, workloads: Sequence[str], arrivals: Arrivals) -> Iterator[Cell]:
@@ -143,20 +162,50 @@ def _cells(rules: Measuring, workloads: Sequence[str], arrivals: Arrivals) -> It
             yield Cell(workload, arrivals.pattern, None, schedule.rate, len(schedule.times_s), warmups, schedule)
 
 
-def _deployments(profile: Profile, spec: MethodSpec, chapter_env: dict[str, str], folder: Path, say: Say) -> Iterator[Deployment]:
+def _as_served(profile: Profile, variant: EngineVariant | None, folder: Path, say: Say) -> tuple[Profile, Path, str | None]:
+    """(the profile with the variant's engine, the folder of the target, the variant's name)."""
+    if variant is None:
+        return profile, folder, None
+    engine = profile.engine.model_copy(
+        update={
+            "quantization": variant.quantization,
+            "max_model_len": variant.max_model_len or profile.engine.max_model_len,
+            "flags": {**profile.engine.flags, **variant.flags},
+            "env": {**profile.engine.env, **variant.env},
+        }
+    )
+    if variant.target is None:
+        return profile.model_copy(update={"engine": engine}), folder, variant.name
+    other = load_target(variant.target)
+    return profile.model_copy(update={"engine": engine, "target": other.name}), target_folder(other, say), variant.name
+
+
+def _deployments(profile: Profile, folder: Path, name: str | None, spec: MethodSpec, chapter: ChapterPlan, say: Say) -> Iterator[Deployment]:
+    """One for each K; where acceptance is imposed, one for each that the method's workloads have at that K."""
     draft_path = None if spec.draft is None else str(draft_folder(load_draft(spec.draft), say))
     for k in spec.num_speculative_tokens or (None,):
-        yield deployment_of(
-            profile,
-            str(folder),
-            chapter_env=chapter_env,
-            method=spec.method,
-            draft=spec.draft,
-            draft_path=draft_path,
-            num_speculative_tokens=k,
-            prompt_lookup_min=spec.prompt_lookup_min,
-            prompt_lookup_max=spec.prompt_lookup_max,
-        )
+        for acceptance in _acceptances(spec, k):
+            yield deployment_of(
+                profile,
+                str(folder),
+                chapter_env=chapter.env,
+                engine_variant=name,
+                method=spec.method,
+                draft=spec.draft,
+                draft_path=draft_path,
+                num_speculative_tokens=k,
+                prompt_lookup_min=spec.prompt_lookup_min,
+                prompt_lookup_max=spec.prompt_lookup_max,
+                **acceptance,
+            )
+
+
+def _acceptances(spec: MethodSpec, k: int | None) -> list[dict[str, object]]:
+    """The deployment's fields for each acceptance that `spec` imposes at this K, in the order of its workloads; one without any if none is."""
+    if k is None or not spec.imposes:
+        return [{}]
+    wanted = {one.rates: one.acceptance_length for one in (imposed(spec, workload, k) for workload in spec.imposes)}
+    return [{"imposed_acceptance_length": length, "imposed_acceptance_rates": rates} for rates, length in wanted.items()]
 
 
 def deployment_of(profile: Profile, target_path: str, *, chapter_env: Mapping[str, str] = MappingProxyType({}), **method: object) -> Deployment:
@@ -171,18 +220,23 @@ def deployment_of(profile: Profile, target_path: str, *, chapter_env: Mapping[st
         kv_cache_dtype=engine.kv_cache_dtype,
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,
+        random_weights=profile.evidence == "shape",
         flags=engine.flags,
         env={**engine.env, **chapter_env},
         **method,
     )
 
 
-def _pool(profile: Profile, name: str, read: Callable[[str, str | None], Sequence[Prompt]], count_tokens: TokenCounter, say: Say) -> Pool:
+def _pool(profile: Profile, folder: Path, name: str, read: Callable[[str, str | None], Sequence[Prompt]], count_tokens: TokenCounter, say: Say) -> Pool:
     spec = profile.workloads[name]
     if spec.max_prompt_tokens + spec.max_tokens > profile.engine.max_model_len:
         raise ConfigError(
             f"workloads.{name}.max_prompt_tokens", spec.max_prompt_tokens, f"with max_tokens at most max_model_len, {profile.engine.max_model_len}"
         )
+    if spec.dataset in TOKEN_DATASETS:
+        pool = random_pool(name, spec, read_config(str(folder), "target")["vocab_size"])
+        say(f"workload {name}: {len(pool.prompts):,} prompts of random token ids")
+        return pool
     pool = build_pool(
         name,
         read(spec.dataset, spec.path),
@@ -205,11 +259,13 @@ def cell_facts(plan: Plan, deployment: Deployment, cell: Cell) -> dict[str, Any]
         "quantization": deployment.quantization,
         "dtype": deployment.dtype,
         "kv_cache_dtype": deployment.kv_cache_dtype,
+        "engine_variant": deployment.engine_variant,
         "server_env": tuple(sorted(f"{name}={value}" for name, value in deployment.env.items())),
         "method": deployment.method,
         "draft": deployment.draft,
         "num_speculative_tokens": deployment.num_speculative_tokens,
         "imposed_acceptance_length": deployment.imposed_acceptance_length,
+        "acceptance_source": cell.acceptance_source,
         "workload": cell.workload,
         "pattern": cell.pattern,
         "concurrency": cell.concurrency,
@@ -239,9 +295,17 @@ def enough(rules: Measuring, cell: Cell, repeats: Sequence[Record]) -> bool:
     return rules.cell_budget_s is not None and spent_s * (n + 1) / n > rules.cell_budget_s
 
 
-def expected_repeat_s(cell: Cell, max_tokens: int, earlier: Sequence[Record]) -> float:
-    """Expected seconds of one repeat with its warm-up: what this load took before, else what its like took a token, else a guess."""
-    share = 1 + cell.warmups / cell.num_prompts
+# A step that drafts takes longer than one that doesn't: of the tokens that it delivers, this share is gained.
+GAINED = 0.8
+
+
+def expected_repeat_s(cell: Cell, max_tokens: int, earlier: Sequence[Record], rules: Measuring, acceptance_length: float | None = None) -> float:
+    """Expected seconds of one repeat with its warm-up: what this load took before, else what its like took a token, else the profile's guess.
+
+    The guess is of a server without drafts; `acceptance_length`, where it is imposed, shortens it.
+    """
+    shorter = min(1.0, rules.warmup_max_tokens / max_tokens) if rules.warmup_max_tokens else 1.0
+    share = 1 + shorter * cell.warmups / cell.num_prompts
     load = (cell.workload, cell.concurrency, cell.request_rate, cell.num_prompts)
     same = [r.duration_s for r in earlier if r.duration_s and (r.workload, r.concurrency, r.request_rate, r.num_prompts, r.max_tokens) == (*load, max_tokens)]
     if same:
@@ -251,5 +315,5 @@ def expected_repeat_s(cell: Cell, max_tokens: int, earlier: Sequence[Record]) ->
     closed = [r for r in earlier if r.duration_s and r.concurrency]
     like = [r for r in closed if r.concurrency == cell.concurrency] or closed
     slot_token_s = [(r.duration_s or 0.0) * (r.concurrency or 1) / (r.num_prompts * r.max_tokens) for r in like]
-    each_s = sum(slot_token_s) / len(slot_token_s) if slot_token_s else TPOT_GUESS_S
+    each_s = sum(slot_token_s) / len(slot_token_s) if slot_token_s else rules.tpot_guess_ms / 1e3 / max(1.0, GAINED * (acceptance_length or 1.0))
     return share * cell.num_prompts / (cell.concurrency or 1) * max_tokens * each_s

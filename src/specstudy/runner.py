@@ -11,7 +11,7 @@ from typing import Any
 from specstudy.catalog.paths import cache_dir, project_root, recorded_dir
 from specstudy.errors import ServerStartError, SpecstudyError, StoreWriteError, StudyError
 from specstudy.measure import Sampling, gpu_identity, measure, record_of
-from specstudy.plan import START_GUESS_S, Cell, Plan, ServerPlan, cell_facts, enough, expected_repeat_s
+from specstudy.plan import Cell, Plan, ServerPlan, cell_facts, enough, expected_repeat_s
 from specstudy.progress import Progress, Ticker, duration_text
 from specstudy.records import Provenance, Record, RecordStore, load_records, portable, provenance, without_port
 from specstudy.serving import ENGINES, Server, launch_together, log_facts
@@ -76,7 +76,8 @@ class Ledger:
         """Expected seconds of each repeat that the cell still needs at least."""
         wanted = cell.repeats or self.plan.profile.measuring.min_repeats
         max_tokens = self.plan.profile.workloads[cell.workload].max_tokens
-        one = expected_repeat_s(cell, max_tokens, [*self._earlier, *self._records])
+        imposed = server.deployment.imposed_acceptance_length
+        one = expected_repeat_s(cell, max_tokens, [*self._earlier, *self._records], self.plan.profile.measuring, imposed)
         return [one] * max(1, wanted - len(self.repeats(server, cell)))
 
 
@@ -90,7 +91,7 @@ def expected_steps(ledger: Ledger, work: Sequence[Work]) -> list[float]:
     """Expected seconds of each step: the start of a group, then each repeat of its cells."""
     steps: list[float] = []
     for together in groups(ledger.plan, work):
-        steps.append(START_GUESS_S)
+        steps.append(ledger.plan.profile.measuring.start_guess_s)
         steps += itertools.chain.from_iterable(ledger.expected_repeats(one.server, cell) for one in together for cell in one.cells)
     return steps
 
@@ -209,7 +210,7 @@ class Runner:
             prompts,
             warmups,
             cell.arrival(seed),
-            Sampling(spec.max_tokens, spec.temperature, seed),
+            Sampling(spec.max_tokens, spec.temperature, seed, rules.warmup_max_tokens),
             max_schedule_lag_ms=rules.max_schedule_lag_ms,
         )
         if idle_neighbours:  # NVML sees the device's memory as a whole

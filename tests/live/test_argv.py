@@ -25,7 +25,7 @@ except ModuleNotFoundError:
     from vllm.entrypoints.openai.cli_args import make_arg_parser
 parser = make_arg_parser(FlexibleArgumentParser())
 wanted = ("model", "served_model_name", "host", "port", "dtype", "max_model_len", "max_num_seqs", "quantization", "kv_cache_dtype",
-          "speculative_config", "enable_prefix_caching", "enforce_eager", "custom_histogram_buckets")
+          "speculative_config", "load_format", "worker_extension_cls", "enable_prefix_caching", "enforce_eager", "custom_histogram_buckets")
 parsed = [{name: getattr(found, name) for name in wanted} for found in map(parser.parse_args, json.load(sys.stdin))]
 fields = [field.name for field in dataclasses.fields(SpeculativeConfig)]
 def flat(hint):
@@ -35,6 +35,7 @@ methods = sorted(set(flat(SpeculativeConfig.__annotations__["method"])))
 print("PARSED" + json.dumps({"parsed": parsed, "fields": fields, "methods": methods}))
 """
 COMMON: dict[str, Any] = {"target": "some-model", "hardware": "gpu", "max_model_len": 2048, "max_num_seqs": 16}
+RATES: dict[str, Any] = {"imposed_acceptance_length": 2.5, "imposed_acceptance_rates": (0.8, 0.5, 0.2)}
 METHODS: dict[str, dict[str, Any]] = {
     "none": {},
     "ngram": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
@@ -43,8 +44,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "eagle3": {"method": "eagle3", "draft": "head", "num_speculative_tokens": 3},
     "peagle": {"method": "peagle", "draft": "head", "num_speculative_tokens": 5},
     "dflash": {"method": "dflash", "draft": "head", "num_speculative_tokens": 7},
-    "imposed": {"method": "eagle3", "draft": "head", "num_speculative_tokens": 3, "imposed_acceptance_length": 2.5},
-    "flags": {"quantization": "fp8", "kv_cache_dtype": "fp8", "flags": {"enforce-eager": True, "gpu_memory_utilization": 0.8, "load-format": "dummy"}},
+    "imposed": {"method": "eagle3", "draft": "head", "num_speculative_tokens": 3, "random_weights": True, **RATES},
+    "flags": {"quantization": "fp8", "kv_cache_dtype": "fp8", "flags": {"enforce-eager": True, "gpu_memory_utilization": 0.8}},
 }
 
 
@@ -99,8 +100,11 @@ def test_peagle_is_eagle3_drafting_in_parallel(answer: dict[str, Any]) -> None:
 
 
 def test_imposed_acceptance(answer: dict[str, Any]) -> None:
-    config = parsed(answer, "imposed")["speculative_config"]
-    assert (config["rejection_sample_method"], config["synthetic_acceptance_length"]) == ("synthetic", 2.5)
+    found = parsed(answer, "imposed")
+    config = found["speculative_config"]
+    assert (config["rejection_sample_method"], config["synthetic_acceptance_rates"]) == ("synthetic", [0.8, 0.5, 0.2])
+    assert (found["load_format"], found["worker_extension_cls"]) == ("dummy", "specstudy.serving.own_lm_head.KeepsOwnLmHead")
+    assert parsed(answer, "eagle3")["load_format"] == "auto"
 
 
 def test_further_flags(answer: dict[str, Any]) -> None:

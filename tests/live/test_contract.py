@@ -47,7 +47,19 @@ def body(**changes: Any) -> bytes:
 
 
 def ask(server: Server, **changes: Any) -> Answer:
-    request = urllib.request.Request(f"{server.base_url}/v1/chat/completions", body(**{"model": server.model, **changes}), {"Content-Type": "application/json"})
+    return stream(server, "/v1/chat/completions", body(**{"model": server.model, **changes}))
+
+
+def ask_with_ids(server: Server) -> Answer:
+    """The request that a prompt of token ids makes."""
+    content = json.loads(body(model=server.model)) | {"prompt": [11, 12, 13, 14], "max_tokens": MAX_TOKENS, "ignore_eos": True}
+    return stream(
+        server, "/v1/completions", json.dumps({key: value for key, value in content.items() if key not in ("messages", "max_completion_tokens")}).encode()
+    )
+
+
+def stream(server: Server, path: str, content: bytes) -> Answer:
+    request = urllib.request.Request(f"{server.base_url}{path}", content, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as response:
         lines = [line.decode().strip() for line in response]
     assert all(line.startswith("data: ") for line in lines if line)
@@ -121,6 +133,18 @@ def test_the_stand_in_has_every_field_that_vllm_has(standin_server: Server, vllm
             assert set(ours[position]) == set(theirs[position])
             assert set(ours[position]["usage"]) == set(theirs[position]["usage"])
             assert [set(choice) for choice in ours[position]["choices"]] == [set(choice) for choice in theirs[position]["choices"]]
+
+
+def test_a_prompt_of_token_ids_has_an_answer_of_just_the_length(server: Server) -> None:
+    answer = ask_with_ids(server)
+    *tokens, whole = answer.events
+    assert answer.done
+    totals = [event["usage"]["completion_tokens"] for event in tokens]
+    assert totals == sorted(set(totals)) and totals[0] >= 1, "every event carries tokens; there is none for a role"
+    assert [event["choices"][0]["finish_reason"] for event in tokens] == [None] * (len(tokens) - 1) + ["length"]
+    assert all(isinstance(event["choices"][0]["text"], str) for event in tokens)
+    assert whole["choices"] == []
+    assert (whole["usage"]["prompt_tokens"], whole["usage"]["completion_tokens"]) == (4, MAX_TOKENS)
 
 
 def test_token_ids_are_the_tokens_that_usage_counts(server: Server) -> None:

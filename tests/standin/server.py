@@ -1,7 +1,7 @@
 """A stand-in for vLLM's OpenAI server: no model, answers known by construction, faults to order.
 
 It is not vLLM and nothing measured on it is evidence of anything but our own code. It speaks what our code
-reads: /health, /metrics, and /v1/chat/completions as a stream of events. It takes vLLM's flags and ignores
+reads: /health, /metrics, and /v1/chat/completions and /v1/completions as a stream of events. It takes vLLM's flags and ignores
 those that it has no use for.
 
     python server.py --port 8000 --served-model-name words --fault http_500:after=3
@@ -30,6 +30,8 @@ from typing import Any
 import prometheus_client
 from aiohttp import web
 
+from specstudy.scaling.events import Events, prompt_tokens, refused
+
 FAULTS = {
     "die_at_start": "log a line and exit with status 3",
     "hang_at_start": "never listen",
@@ -56,7 +58,16 @@ FAULTS = {
     "foreign_request": "count a request of somebody else too",
     "lost_request": "don't count the request",
 }
-TOKEN_IDS_FROM = 1000
+
+
+class TextEvents(Events):
+    """The events of a completion of token ids: no role, text in the place of a delta."""
+
+    def tokens(self, start: int, stop: int, *, last: bool) -> bytes:
+        event = json.loads(super().tokens(start, stop, last=last).removeprefix(b"data: "))
+        (choice,) = event["choices"]
+        choice["text"] = choice.pop("delta")["content"]
+        return f"data: {json.dumps({**event, 'object': 'text_completion'})}\n\n".encode()
 
 
 @dataclass
@@ -212,14 +223,16 @@ class StandIn:
         limit = body.get("max_completion_tokens", body.get("max_tokens", 16))
         total = min(limit, how.answer_tokens or limit)
         chunks = split(total, how.chunk_tokens)
-        entry["chunks"], entry["prompt_tokens"] = chunks, prompt_tokens(body)
+        of_ids = "prompt" in body
+        entry["chunks"], entry["prompt_tokens"] = chunks, len(body["prompt"]) if of_ids else prompt_tokens(body)
         usage = not self.strikes("no_usage")
-        events = Events(body, self._model, entry["prompt_tokens"], usage=usage)
+        events = (TextEvents if of_ids else Events)(body, self._model, entry["prompt_tokens"], usage=usage)
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         answer.enable_chunked_encoding()
         await answer.prepare(request)
         await asyncio.sleep(how.first_delay_s)
-        await answer.write(events.role())
+        if not of_ids:
+            await answer.write(events.role())
         done = 0
         for number, tokens in enumerate(chunks):
             if number == (len(chunks) + 1) // 2 and await self._mid_stream(request, answer):
@@ -272,43 +285,6 @@ class StandIn:
                 out.write(json.dumps(entry) + "\n")
 
 
-class Events:
-    """The events of one answer, as vLLM 0.32 writes them."""
-
-    def __init__(self, body: dict[str, Any], model: str, prompt: int, *, usage: bool) -> None:
-        options = body.get("stream_options") or {}
-        self.include = bool(usage and options.get("include_usage"))
-        self._continuous = bool(self.include and options.get("continuous_usage_stats"))
-        self._ids, self._prompt = bool(body.get("return_token_ids")), prompt
-        self._head = {"id": f"chatcmpl-{time.time_ns():x}", "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
-
-    def _event(self, choices: list[dict[str, Any]], completion: int, *, usage: bool, **more: Any) -> bytes:
-        event: dict[str, Any] = {**self._head, "choices": choices, **more}
-        if usage:
-            event["usage"] = {"prompt_tokens": self._prompt, "total_tokens": self._prompt + completion, "completion_tokens": completion}
-            event["usage"] |= {"completion_tokens_details": None} if choices else {}
-        return f"data: {json.dumps(event)}\n\n".encode()
-
-    def role(self) -> bytes:
-        """The first: names the role, carries no token."""
-        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-        ids = list(range(self._prompt)) if self._ids else None
-        return self._event([choice], 0, usage=self._continuous, prompt_token_ids=ids, prompt_text=None)
-
-    def tokens(self, start: int, stop: int, *, last: bool) -> bytes:
-        """Tokens [start, stop) of the answer."""
-        text = "".join(f" t{i}" for i in range(start, stop))
-        choice: dict[str, Any] = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": "length" if last else None}
-        if last:
-            choice["stop_reason"] = None
-        choice["token_ids"] = [TOKEN_IDS_FROM + i for i in range(start, stop)] if self._ids else None
-        return self._event([choice], stop, usage=self._continuous)
-
-    def whole(self, total: int) -> bytes:
-        """The last but [DONE]: no choice, the whole usage."""
-        return self._event([], total, usage=True, system_fingerprint="standin")
-
-
 def split(total: int, pattern: list[int]) -> list[int]:
     """`total` cut into the pattern's pieces, the last one as long as what is left."""
     pieces: list[int] = []
@@ -317,16 +293,6 @@ def split(total: int, pattern: list[int]) -> list[int]:
             return pieces
         pieces.append(min(piece, total - sum(pieces)))
     raise ValueError("an empty pattern")
-
-
-def prompt_tokens(body: dict[str, Any]) -> int:
-    """Words of the messages."""
-    return sum(len(turn["content"].split()) for turn in body["messages"])
-
-
-def refused(status: int, kind: str, message: str) -> web.Response:
-    """An error as vLLM words it."""
-    return web.json_response({"error": {"message": message, "type": kind, "param": None, "code": status}}, status=status)
 
 
 def arguments() -> argparse.Namespace:
@@ -368,6 +334,7 @@ async def serve(given: argparse.Namespace, behaviour: Behaviour) -> None:
             web.get("/health", standin.health),
             web.get("/metrics", standin.exposition),
             web.post("/v1/chat/completions", standin.chat),
+            web.post("/v1/completions", standin.chat),
             web.post("/standin", standin.control),
             web.get("/standin/journal", standin.told),
         ]

@@ -13,15 +13,31 @@ from specstudy.analysis.acceptance import (
 from specstudy.analysis.cells import Cell, Load, Variant, baseline_of, group, side_by_side
 from specstudy.analysis.contest import Inflection, best_k, fastest, inflection, inflections, same_k
 from specstudy.analysis.costs import LatencyChange, Memory, Rejection, latency_changes, memory, p99_ratio, rejections
+from specstudy.analysis.decode import Decode, decode_speedups, decode_throughput, decode_throughputs
 from specstudy.analysis.families import Family, context_tokens, eagle3_and_31, families, family_of, main_workload, of_main_workload
 from specstudy.analysis.limits import Scaling, TimeShares, scaling, time_shares, weight_read_gib_per_s
+from specstudy.analysis.price import (
+    CellCost,
+    CostChange,
+    best_changes,
+    break_even_tokens_per_s,
+    cell_costs,
+    cheapest_k,
+    cost_changes,
+    cost_interval,
+    input_per_output,
+    reaches,
+)
 from specstudy.analysis.speedup import Speedup, against, best_per_load, speedups
 from specstudy.analysis.stats import Interval, mean_interval, paired_ratio, unpaired_ratio
 from specstudy.analysis.steps import DraftingSlope, StepTime, drafting_slopes, step_times
 
 __all__ = [
     "Cell",
+    "CellCost",
     "ContextPoint",
+    "CostChange",
+    "Decode",
     "DraftingSlope",
     "Family",
     "Inflection",
@@ -39,11 +55,20 @@ __all__ = [
     "WorkloadShare",
     "against",
     "baseline_of",
+    "best_changes",
     "best_k",
     "best_per_load",
+    "break_even_tokens_per_s",
     "by_context",
+    "cell_costs",
+    "cheapest_k",
     "context_ratios",
     "context_tokens",
+    "cost_changes",
+    "cost_interval",
+    "decode_speedups",
+    "decode_throughput",
+    "decode_throughputs",
     "deepest_curves",
     "drafting_slopes",
     "eagle3_and_31",
@@ -53,6 +78,7 @@ __all__ = [
     "group",
     "inflection",
     "inflections",
+    "input_per_output",
     "latency_changes",
     "main_workload",
     "mean_interval",
@@ -61,6 +87,7 @@ __all__ = [
     "p99_ratio",
     "paired_ratio",
     "position_curve",
+    "reaches",
     "rejections",
     "same_k",
     "scaling",

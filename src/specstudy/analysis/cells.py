@@ -22,13 +22,15 @@ class Variant:
     method: str
     draft: str | None
     num_speculative_tokens: int | None
+    engine_variant: str | None = None
 
     @property
     def label(self) -> str:
-        """Like baseline, ngram K=3, or the draft's name with K."""
+        """Like baseline, ngram K=3, or the draft's name with K; the engine's variant first if it has one."""
         if self.method == "none":
-            return "baseline"
-        return f"{self.draft or self.method} K={self.num_speculative_tokens}"
+            return self.engine_variant or "baseline"
+        method = f"{self.draft or self.method} K={self.num_speculative_tokens}"
+        return method if self.engine_variant is None else f"{self.engine_variant}, {method}"
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def side_by_side(records: Sequence[Record]) -> list[str]:
 
 
 def _variant(record: Record) -> Variant:
-    return Variant(record.method, record.draft, record.num_speculative_tokens)
+    return Variant(record.method, record.draft, record.num_speculative_tokens, record.engine_variant)
 
 
 def _load(record: Record) -> Load:
@@ -183,6 +185,7 @@ def _order(cell: Cell) -> tuple[object, ...]:
         variant.method,
         variant.draft or "",
         variant.num_speculative_tokens or 0,
+        variant.engine_variant or "",
         load.workload,
         load.concurrency or 0,
         load.request_rate or 0.0,
@@ -191,8 +194,9 @@ def _order(cell: Cell) -> tuple[object, ...]:
 
 
 def baseline_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """The cell without speculation at the same load in the same allocation; None if it wasn't measured."""
-    return next((other for other in cells if other.variant.method == "none" and (other.load, other.allocation) == (cell.load, cell.allocation)), None)
+    """The cell without speculation at the same load, served the same way in the same allocation; None if it wasn't measured."""
+    wanted = cell.load, cell.allocation, cell.variant.engine_variant
+    return next((one for one in cells if one.variant.method == "none" and (one.load, one.allocation, one.variant.engine_variant) == wanted), None)
 
 
 def with_baseline(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:

@@ -1,7 +1,23 @@
-"""What the book's pages call: a chapter's records under whichever profile has some, the heads' cards, the first page's answers."""
+"""What the book's pages call: a chapter's records under whichever profile has some, what they cost, the heads' cards, the first page's answers."""
 
 from specstudy.book.answers import answers, recorded_table
 from specstudy.book.chapter import Chapter, open_chapter
+from specstudy.book.cost import Costs, open_costs
 from specstudy.book.heads import Heads, shipped_heads
+from specstudy.book.limits import cell_shares, machine_limits
+from specstudy.book.quantization import Quantization, open_quantization
 
-__all__ = ["Chapter", "Heads", "answers", "open_chapter", "recorded_table", "shipped_heads"]
+__all__ = [
+    "Chapter",
+    "Costs",
+    "Heads",
+    "Quantization",
+    "answers",
+    "cell_shares",
+    "machine_limits",
+    "open_chapter",
+    "open_costs",
+    "open_quantization",
+    "recorded_table",
+    "shipped_heads",
+]

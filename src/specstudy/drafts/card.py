@@ -110,7 +110,7 @@ class Packing(CardModel):
     """How it is stored, and what that cost in acceptance."""
 
     bits: dict[str, int] = Field(description="bits per value of each group of tensors: attention, fc, mlp, other")
-    bytes: Count = Field(description="of head.safetensors and config.json")
+    bytes: Count = Field(description="of head.safetensors.xz and config.json")
     acceptance_length_unpacked: Length | None = Field(default=None, description="of the trained bf16 head")
     acceptance_length_packed: Length | None = Field(default=None, description="of the head after packing and unpacking, same prompts")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from specstudy.catalog.packed import (
     CONFIG,
@@ -23,9 +22,9 @@ from specstudy.catalog.packed import (
     Stored,
     content_sha256,
     dequantise,
-    header_metadata,
     ids_of,
     target_rows,
+    write_packed,
 )
 from specstudy.drafts.card import Packing, read_card, write_card
 from specstudy.drafts.checkpoint import Group, group_of, read_head
@@ -130,7 +129,7 @@ def pack_head(folder: Path, out: Path, target_folder: Path, *, mlp_bits: Bits = 
     card = read_card(folder) if (folder / CARD).is_file() else None
 
     def write(made: Path) -> Packing:
-        save_file(stored, made / WEIGHTS, metadata=header_metadata(header))
+        write_packed(made / WEIGHTS, stored, header)
         (made / CONFIG).write_bytes(config)
         packing = Packing(bits=kept, bytes=packed_bytes(made))
         if card is not None:
@@ -222,7 +221,7 @@ def packed_bytes(folder: Path) -> int:
 
 
 def expected_bytes(shapes: Mapping[str, tuple[int, ...]], *, mlp_bits: Bits = 4, attention_bits: Bits = 8, own_lm_head: bool = False) -> dict[Group, int]:
-    """Bytes that each group of tensors of these shapes will take, headers left out: to choose a head's size before training it."""
+    """Bytes that each group of tensors of these shapes will take, before xz and without headers: to choose a head's size before training it."""
     sizes: dict[Group, int] = {}
     for name, shape in shapes.items():
         group, count = group_of(name), torch.Size(shape).numel()

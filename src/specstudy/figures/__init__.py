@@ -9,11 +9,17 @@ from specstudy.figures.acceptance import (
     position_table,
     workload_table,
 )
+from specstudy.figures.beside import beside_published_table
 from specstudy.figures.costs import change_text, cost_conclusion, latency_change_table, memory_table, rejection_table
+from specstudy.figures.decode import decode_table
+from specstudy.figures.device import gpu_table
+from specstudy.figures.imposed import imposed_table
+from specstudy.figures.limits import limit_lines, machine_table, share_figure, share_table
 from specstudy.figures.parallel import best_k_ratio, best_speedup, published_ratio, ratio_map, step_time
 from specstudy.figures.parallel_tables import best_k_table, drafting_table, inflection_table, parallel_conclusion, same_k_table
 from specstudy.figures.picture import Panels, Picture, badge
 from specstudy.figures.plots import speedup, throughput, where_time_goes
+from specstudy.figures.price_list import token_price_picture, token_price_table
 from specstudy.figures.prose import baseline_conclusion, engine_note, source_note, speculation_conclusion
 from specstudy.figures.published import (
     published_acceptance_figure,
@@ -22,12 +28,15 @@ from specstudy.figures.published import (
     published_peagle_table,
     silent_killers_table,
 )
+from specstudy.figures.stack import Shown, Stack
 from specstudy.figures.tables import Table, acceptance_table, latency_table, ratio_text, speedup_table, throughput_table, versions_table, with_interval
 from specstudy.figures.text import Text
 
 __all__ = [
     "Panels",
     "Picture",
+    "Shown",
+    "Stack",
     "Table",
     "Text",
     "acceptance_by_context",
@@ -36,18 +45,24 @@ __all__ = [
     "acceptance_table",
     "badge",
     "baseline_conclusion",
+    "beside_published_table",
     "best_k_ratio",
     "best_k_table",
     "best_speedup",
     "change_text",
     "context_table",
     "cost_conclusion",
+    "decode_table",
     "drafting_table",
     "drift_conclusion",
     "engine_note",
+    "gpu_table",
+    "imposed_table",
     "inflection_table",
     "latency_change_table",
     "latency_table",
+    "limit_lines",
+    "machine_table",
     "memory_table",
     "parallel_conclusion",
     "position_table",
@@ -60,6 +75,8 @@ __all__ = [
     "ratio_text",
     "rejection_table",
     "same_k_table",
+    "share_figure",
+    "share_table",
     "silent_killers_table",
     "source_note",
     "speculation_conclusion",
@@ -68,6 +85,8 @@ __all__ = [
     "step_time",
     "throughput",
     "throughput_table",
+    "token_price_picture",
+    "token_price_table",
     "versions_table",
     "where_time_goes",
     "with_interval",

@@ -6,7 +6,7 @@ import base64
 import html
 import io
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -25,10 +25,14 @@ STYLE: dict[str, tuple[str, str]] = {
     "eagle3.1": ("#D55E00", "v"),
     "dflash": ("#8a6d00", "X"),
 }
-BADGES: dict[Evidence, tuple[str, str]] = {
+# What a figure rests on. The last two are no evidence of an engine's speed.
+Kind = Evidence | Literal["stand-in", "simulated"]
+BADGES: dict[Kind, tuple[str, str]] = {
     "real": ("#00664a", "real weights, acceptance measured"),
     "shape": ("#8a5a00", "published architecture, random weights, acceptance imposed"),
     "published": ("#44546a", "somebody else's figure"),
+    "stand-in": ("#6b3fa0", "a real control plane over paced stand-ins: no model ran"),
+    "simulated": ("#7a3b3b", "computed, not measured"),
 }
 # A phone shows it 340 px wide: 4.6 in at 10 pt leaves the smallest text at 10 px.
 SIZE_IN = (4.6, 3.2)
@@ -46,7 +50,7 @@ RC: dict[Any, Any] = {
 }
 
 
-def badge(evidence: Evidence) -> str:
+def badge(evidence: Kind) -> str:
     """HTML of the evidence badge."""
     colour, meaning = BADGES[evidence]
     return (
@@ -68,11 +72,11 @@ class Picture:
 
     question: str
     alt: str
-    evidence: Evidence
+    evidence: Kind
     png: bytes
 
     @classmethod
-    def of(cls, figure: Figure, question: str, alt: str, evidence: Evidence) -> Picture:
+    def of(cls, figure: Figure, question: str, alt: str, evidence: Kind) -> Picture:
         """Render it; the same figure gives the same bytes."""
         out = io.BytesIO()
         with matplotlib.rc_context(RC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from specstudy.analysis import Cell, Speedup, best_per_load, families, scaling, side_by_side, speedups, time_shares, weight_read_gib_per_s
 from specstudy.catalog import load_target
@@ -24,7 +24,8 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     together = side_by_side(good)
     used = sum(record.allocation in together for record in good)
     lines = [
-        f"{badge(newest.evidence)} Target **{newest.target}** in {newest.quantization or newest.dtype}, served by "
+        f"{badge(newest.evidence)} Target {_each(f'**{record.target}**' for record in good or [newest])} in "
+        f"{_each(record.quantization or record.dtype for record in good or [newest])}, served by "
         f"{newest.engine} {newest.engine_version} on {machine}.",
         f"{used} records, the newest of {newest.started_at:%Y-%m-%d %H:%M} UTC, commit {newest.git_sha}; "
         + ", ".join(f"{name} {version}" for name, version in runner.items())
@@ -44,6 +45,12 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     ]
     lines += [f"**Skipped line:** {line}" for line in skipped]
     return Text("\n\n".join(lines))
+
+
+def _each(names: Iterable[str]) -> str:
+    """Each once, like one, two and three."""
+    *most, last = dict.fromkeys(names)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _target_note(name: str) -> str:

@@ -56,7 +56,7 @@ def published_acceptance_table() -> Table:
 
 def published_peagle_table() -> Table:
     """Published acceptance of P-EAGLE and EAGLE-3 for GPT-OSS-20B, the pair behind the published throughput curve."""
-    rows = [row for row in published_acceptance() if row.target == "gpt-oss-20b"]
+    rows = [row for row in published_acceptance() if row.target == "gpt-oss-20b" and row.source.endswith("p-eagle.md")]
     table: dict[str, dict[str, str]] = {}
     for row in rows:
         name = "P-EAGLE" if row.method == "peagle" else "EAGLE-3"

@@ -48,20 +48,31 @@ def short_names(families: Sequence[Family]) -> dict[Family, str]:
 
 
 def short_labels(variants: Sequence[Variant]) -> dict[Variant, str]:
-    """The same with K."""
+    """The same with K; a variant of the engine stands for its baseline, and follows a method's name."""
     names = short_names(list(dict.fromkeys(family_of(variant) for variant in variants)))
-    return {variant: names[family_of(variant)] + (f" K={variant.num_speculative_tokens}" if variant.num_speculative_tokens else "") for variant in variants}
+
+    def label(variant: Variant) -> str:
+        method = names[family_of(variant)] + (f" K={variant.num_speculative_tokens}" if variant.num_speculative_tokens else "")
+        if variant.engine_variant is None:
+            return method
+        return variant.engine_variant if variant.method == "none" else f"{method}, {variant.engine_variant}"
+
+    return {variant: label(variant) for variant in variants}
 
 
 def looks(variants: Sequence[Variant]) -> dict[Variant, Look]:
-    """A look for each; the K of a family in rising order get a full line, then a broken one, and so on."""
+    """A look for each; the K of a family in rising order, under each variant of the engine, get a full line, then a broken one, and so on."""
     found = {}
     for variant in variants:
-        ks = sorted({other.num_speculative_tokens or 0 for other in variants if family_of(other) == family_of(variant)})
-        index = ks.index(variant.num_speculative_tokens or 0)
+        own = sorted({_place(other) for other in variants if family_of(other) == family_of(variant)})
+        index = own.index(_place(variant))
         colour, marker = family_style(family_of(variant))
         found[variant] = Look(colour, marker, LINES[index % len(LINES)], hollow=index % 2 == 1)
     return found
+
+
+def _place(variant: Variant) -> tuple[str, int]:
+    return variant.engine_variant or "", variant.num_speculative_tokens or 0
 
 
 def variants_of(cells: Sequence[Cell]) -> list[Variant]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from specstudy.analysis import Cell, Interval, Speedup
-from specstudy.figures.picture import badge
+from specstudy.figures.picture import Kind, badge
 from specstudy.figures.text import NO_RECORDS, NOTHING_TO_COMPARE, Text
 from specstudy.records.provenance import package_versions
-from specstudy.records.schema import P99_NEEDS, Evidence
+from specstudy.records.schema import P99_NEEDS
 
 DASH = "–"
 
@@ -41,7 +41,7 @@ class Table:
     """A table as the book shows it, with its evidence and a note; `words` where fields are sentences, which wrap."""
 
     frame: pd.DataFrame
-    evidence: Evidence | None
+    evidence: Kind | None
     note: str = ""
     words: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,11 +34,12 @@ FINEST_BUCKET_S = 0.001
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a request asks of the sampler."""
+    """What a request asks of the sampler; warm-ups may be shorter."""
 
     max_tokens: int
     temperature: float
     seed: int
+    warmup_max_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def measure(
     with sampling() as gpu, watching(server.process.pid) as host:
         load = run_async(_load(server, prompts, arrival, how))
     base |= _counts(len(prompts), load.outcomes)
-    requests = tuple(_row(record_id, index, prompts[index], load) for index in range(len(prompts)))
+    requests = tuple(request_row(record_id, index, prompts[index], load) for index in range(len(prompts)))
     try:
         _raise_if_failed(load, server)
         base |= _schedule_lag(load, arrival, max_schedule_lag_ms)
@@ -91,13 +92,14 @@ def _warm_up(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: S
     """Send the warm-ups, all of which must succeed, and give the counters once they hold them all."""
     before = read_counters(server.base_url)
     concurrency = arrival.concurrency if isinstance(arrival, Closed) else max(1, len(prompts) // 2)
-    load = run_async(_load(server, prompts, Closed(concurrency), how))
+    short = how if how.warmup_max_tokens is None else replace(how, max_tokens=min(how.max_tokens, how.warmup_max_tokens))
+    load = run_async(_load(server, prompts, Closed(concurrency), short))
     _raise_if_failed(load, server)
     return read_settled(server.base_url, before, len(prompts))
 
 
 async def _load(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: Sampling) -> Load:
-    limits = getattr(arrival, "output_tokens", None) or [how.max_tokens] * len(prompts)
+    limits = getattr(arrival, "output_tokens", None) or [min(prompt.output_tokens or how.max_tokens, how.max_tokens) for prompt in prompts]
     async with StreamClient(server.base_url, server.model) as client:
         bodies = [
             client.body(prompt, max_tokens=limit, temperature=how.temperature, seed=how.seed + index)
@@ -192,7 +194,8 @@ def _gpu(samples: GpuSamples, load: Load) -> dict[str, Any]:
     return {**named, **samples.figures(tokens)}
 
 
-def _row(record_id: str, index: int, prompt: Prompt, load: Load) -> RequestRow:
+def request_row(record_id: str, index: int, prompt: Prompt, load: Load) -> RequestRow:
+    """Request `index` of a finished load as it is kept; times count from the load's begin."""
     outcome = load.outcomes[index]
     times = outcome.chunk_times
     return RequestRow(

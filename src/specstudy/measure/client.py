@@ -118,12 +118,12 @@ class _BadAnswerError(Exception):
 
 
 class StreamClient:
-    """Sends chat completions to one server. Use as an async context manager."""
+    """Sends chat completions, or completions of token ids, to one server. Use as an async context manager."""
 
-    def __init__(self, base_url: str, model: str, *, want_token_ids: bool = False) -> None:
+    def __init__(self, base_url: str, model: str, *, want_token_ids: bool = False, api_key: str | None = None) -> None:
         self._model = model
         self._want_token_ids = want_token_ids
-        self._pool = Pool(base_url)
+        self._pool = Pool(base_url, {} if api_key is None else {"Authorization": f"Bearer {api_key}"})
 
     async def __aenter__(self) -> StreamClient:
         return self
@@ -132,11 +132,12 @@ class StreamClient:
         self._pool.close()
 
     def body(self, prompt: Prompt, *, max_tokens: int, temperature: float, seed: int) -> bytes:
-        """The whole request; made before the load starts, so that encoding delays no send."""
+        """The whole request; made before the load starts, so that encoding delays no send.
+
+        A prompt of token ids has an answer of exactly `max_tokens`: what would end it sooner means nothing there.
+        """
         content: dict[str, Any] = {
             "model": self._model,
-            "messages": prompt.as_messages(),
-            "max_completion_tokens": max_tokens,
             "temperature": temperature,
             "seed": seed,
             "stream": True,
@@ -144,6 +145,10 @@ class StreamClient:
         }
         if self._want_token_ids:
             content["return_token_ids"] = True
+        if prompt.token_ids:
+            content |= {"prompt": prompt.token_ids, "max_tokens": max_tokens, "ignore_eos": True}
+            return self._pool.request("/v1/completions", msgspec.json.encode(content))
+        content |= {"messages": prompt.as_messages(), "max_completion_tokens": max_tokens}
         return self._pool.request("/v1/chat/completions", msgspec.json.encode(content))
 
     async def send(self, body: bytes) -> Outcome:

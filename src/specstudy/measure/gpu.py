@@ -103,6 +103,16 @@ def gpu_identity() -> GpuIdentity | None:
     return GpuIdentity(label, tuple(_text(pynvml.nvmlDeviceGetUUID(h)) for h in handles), _text(pynvml.nvmlSystemGetDriverVersion()))
 
 
+def memory_clock_mhz() -> int | None:
+    """Clock of the first visible GPU's memory at this moment; None where there is none or it can't tell."""
+    import pynvml
+
+    try:
+        return next((int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)) for handle in _handles()), None)
+    except pynvml.NVMLError:
+        return None
+
+
 @contextmanager
 def sampling() -> Iterator[GpuSamples]:
     """Sample for the length of the block; without a GPU the samples stay empty."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -146,18 +147,19 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class Pool:
-    """Connections to one server, kept and reused; as many as there are requests at once."""
+    """Connections to one server, kept and reused; as many as there are requests at once. `headers` go with each request."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         parts = urlsplit(base_url)
         self._host, self._tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
         self._prefix, self._authority = parts.path.rstrip("/"), parts.netloc
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in {"Content-Type": "application/json", **headers}.items())
         self._idle: list[_Connection] = []
 
     def request(self, path: str, body: bytes) -> bytes:
         """A POST of JSON, ready to be sent as often as needed."""
-        head = f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {self._authority}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {self._authority}\r\n{self._headers}Content-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
     async def post(self, request: bytes, on_body: OnBody, *, fresh: bool = False) -> None:

@@ -7,15 +7,23 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import uvloop
 
 from specstudy.errors import ConfigError
-from specstudy.measure.client import Outcome, StreamClient
+from specstudy.measure.client import Outcome
 from specstudy.workloads.arrivals import Arrival, Closed, Open
 
 T = TypeVar("T")
+
+
+class Client(Protocol):
+    """What sends a request: a StreamClient, or a balancer over several."""
+
+    async def send(self, body: bytes) -> Outcome:
+        """One request to its end; what the server does is in the Outcome, never raised."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class Load:
     outcomes: tuple[Outcome, ...]
 
 
-async def drive(client: StreamClient, bodies: Sequence[bytes], arrival: Arrival, alive: Callable[[], bool] = lambda: True) -> Load:
+async def drive(client: Client, bodies: Sequence[bytes], arrival: Arrival, alive: Callable[[], bool] = lambda: True) -> Load:
     """Send every body as `arrival` says and wait for all answers.
 
     After a failed request `alive` is asked; once it says no, nothing more is sent, and what was left says so.
@@ -39,7 +47,7 @@ async def drive(client: StreamClient, bodies: Sequence[bytes], arrival: Arrival,
 
 
 class _Sender:
-    def __init__(self, client: StreamClient, bodies: Sequence[bytes], alive: Callable[[], bool]) -> None:
+    def __init__(self, client: Client, bodies: Sequence[bytes], alive: Callable[[], bool]) -> None:
         self._client, self._bodies, self._alive, self._halted = client, bodies, alive, False
         self.outcomes = [Outcome(error="not sent: the server had ended") for _ in bodies]
 

@@ -57,6 +57,8 @@ class Record(BaseModel):
     engine_version: str = stated("Its version, as installed")
     model_runner: str | None = measured("vLLM's model runner, V1 or V2, where its log names one; methods compare fairly on the same one only", "")
     async_scheduling: bool | None = measured("Whether the engine schedules the next step while one runs, where its log says so", "")
+    engine_variant: str | None = measured("Which of the chapter's ways to serve the target; none where there is one only", "")
+    linear_kernel: str | None = measured("Kernel that multiplies the quantized weights, where the server's log names one", "")
     method: Method = stated("Speculation method; none is the baseline")
     draft: str | None = measured("Draft model or head", "")
     num_speculative_tokens: int | None = measured("K: tokens drafted per step", "tokens")

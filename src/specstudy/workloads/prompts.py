@@ -22,10 +22,16 @@ EVALUATION_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Prompt:
-    """The messages of one request, and for one of several beginnings of a conversation that one's name."""
+    """The messages of one request, and for one of several beginnings of a conversation that one's name.
 
-    messages: tuple[tuple[str, str], ...]
+    In their place `token_ids` may be given: such a prompt goes to the engine as it is, without a chat template. Then
+    the answer isn't ended by the model: it has `output_tokens`, or as many tokens as the load allows.
+    """
+
+    messages: tuple[tuple[str, str], ...] = ()
     conversation: str | None = field(default=None, compare=False)
+    token_ids: tuple[int, ...] = ()
+    output_tokens: int | None = None
 
     @classmethod
     def user(cls, text: str) -> Prompt:
@@ -38,7 +44,9 @@ class Prompt:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 over the messages with white space folded: two prompts that differ only there are one."""
+        """SHA-256 over the messages with white space folded, so that two prompts that differ only there are one, or over the token ids."""
+        if self.token_ids:
+            return hashlib.sha256(json.dumps([self.output_tokens, *self.token_ids]).encode()).hexdigest()
         folded = [[role, " ".join(content.split())] for role, content in self.messages]
         return hashlib.sha256(json.dumps(folded, ensure_ascii=False).encode()).hexdigest()
 

@@ -75,6 +75,20 @@ def test_baselines_alone_come_from_the_newest() -> None:
     assert [cell.allocation for cell in group(both, REQUESTS)] == ["right"]
 
 
+def test_each_variant_of_the_engine_has_its_own_cells_and_baseline() -> None:
+    fp8, awq = {"engine_variant": "fp8"}, {"engine_variant": "awq"}
+    records = [
+        *series("one", 0, 100, NONE, **fp8),
+        *series("one", 3, 200, EAGLE, **fp8),
+        *series("one", 6, 50, NONE, **awq),
+        *series("one", 9, 150, OTHER, **awq),
+    ]
+    cells = group(records, REQUESTS)
+    assert [cell.label for cell in cells] == ["awq", "fp8", "fp8, one K=3", "awq, other K=3"]
+    # As with two GPUs above: each against the baseline that was served the same way.
+    assert ratios(records) == {"one": 1.99, "other": 2.96}
+
+
 def test_without_records_there_are_no_cells() -> None:
     assert group([], pa.Table.from_pylist([], schema=REQUESTS_SCHEMA)) == []
     assert side_by_side([]) == []

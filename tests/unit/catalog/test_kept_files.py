@@ -9,9 +9,10 @@ import pytest
 
 from specstudy.catalog import load_draft, load_profile, load_target, names_in
 from specstudy.catalog.models import METHODS_WITHOUT_DRAFT, PackedSource, PrunedSource
+from specstudy.catalog.shapes import load_shape
 
 DATA = Path(__file__).parents[3] / "data"
-LOADERS: dict[str, Callable[[str], object]] = {"profiles": load_profile, "targets": load_target, "drafts": load_draft}
+LOADERS: dict[str, Callable[[str], object]] = {"profiles": load_profile, "targets": load_target, "drafts": load_draft, "shapes": load_shape}
 KEPT = [(folder, path.stem) for folder in LOADERS for path in sorted((DATA / folder).glob("*.yaml"))]
 
 

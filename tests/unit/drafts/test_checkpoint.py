@@ -145,6 +145,6 @@ def test_weights_are_model_safetensors_or_its_parts_and_nothing_else(make_head: 
 
 def test_a_packed_head_is_not_read_as_weights(make_head: MakeHead) -> None:
     folder = make_head("eagle3")
-    (folder / "model.safetensors").rename(folder / "head.safetensors")
+    (folder / "model.safetensors").rename(folder / "head.safetensors.xz")
     with pytest.raises(ConfigError, match="unpack it first"):
         read_head(folder)

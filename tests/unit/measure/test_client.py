@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from tests.standin.engine import StandIn
-from tests.standin.server import TOKEN_IDS_FROM
 
 from specstudy.measure import Outcome, StreamClient, client, http
+from specstudy.scaling.events import TOKEN_IDS_FROM
 from specstudy.serving.server import free_port
 from specstudy.workloads import Prompt
 
@@ -20,12 +20,12 @@ PROMPT = Prompt.user("one two three four five")
 LATE_S = 0.5  # generous: how much later than it was sent a chunk may reach us on a busy machine
 
 
-def ask(standin: StandIn, *, times: int = 1, max_tokens: int = 6, **how: Any) -> list[Outcome]:
+def ask(standin: StandIn, *, times: int = 1, max_tokens: int = 6, prompt: Prompt = PROMPT, **how: Any) -> list[Outcome]:
     """`times` requests by one client, one after the other."""
 
     async def one_by_one() -> list[Outcome]:
         async with StreamClient(standin.server.base_url, "words", **how) as sender:
-            body = sender.body(PROMPT, max_tokens=max_tokens, temperature=0, seed=1)
+            body = sender.body(prompt, max_tokens=max_tokens, temperature=0, seed=1)
             return [await sender.send(body) for _ in range(times)]
 
     return asyncio.run(one_by_one())
@@ -69,6 +69,24 @@ def test_the_request_says_what_the_study_needs(standin: StandIn) -> None:
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "return_token_ids": True,
     }
+
+
+def test_a_prompt_of_token_ids_goes_to_completions_and_is_not_ended_by_the_model(standin: StandIn) -> None:
+    standin.order(chunk_tokens=[2])
+    (outcome,) = ask(standin, max_tokens=5, prompt=Prompt(token_ids=(3, 1, 2)))
+    (served,) = standin.journal()
+    assert served["body"] == {
+        "model": "words",
+        "prompt": [3, 1, 2],
+        "max_tokens": 5,
+        "ignore_eos": True,
+        "temperature": 0,
+        "seed": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    assert outcome.ok, outcome.error
+    assert (outcome.chunk_tokens, outcome.prompt_tokens, outcome.completion_tokens) == ([2, 2, 1], 3, 5)
 
 
 def test_token_ids_only_when_wanted(standin: StandIn) -> None:

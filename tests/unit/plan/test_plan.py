@@ -15,7 +15,7 @@ import specstudy.plan
 from specstudy.catalog import load_profile
 from specstudy.catalog.models import Measuring
 from specstudy.errors import ConfigError
-from specstudy.plan import Cell, Plan, enough, expected_repeat_s, make_plan
+from specstudy.plan import Cell, Plan, cell_facts, enough, expected_repeat_s, make_plan
 from specstudy.records import Record
 from specstudy.workloads.prompts import Message
 
@@ -94,6 +94,45 @@ def test_a_section_of_an_unknown_workload_is_refused(world: World) -> None:
         planned(world, (), {"workloads": ["nope"], "arrivals": {"concurrencies": [1]}})
 
 
+VARIANTS = [
+    {"name": "plain", "quantization": None},
+    {"name": "small", "quantization": "fp8", "max_model_len": 64, "flags": {"enforce-eager": True}, "env": {"FORCE": "1"}},
+]
+
+
+def with_variants(world: World) -> Plan:
+    world.profile["engine"] |= {"quantization": "awq", "flags": {"block-size": 16}, "env": {"FORCE": "0", "KEPT": "1"}}
+    world.profile["chapters"][CHAPTER]["variants"] = VARIANTS
+    world.profile["chapters"][CHAPTER]["methods"][1:] = [{**NGRAM, "num_speculative_tokens": [2]}]
+    return planned(world)
+
+
+def test_each_variant_of_the_engine_gets_each_method(world: World) -> None:
+    plan = with_variants(world)
+    assert list(cells(plan)) == ["plain", "plain-ngram-k2", "small", "small-ngram-k2"]
+    plain, _, small, _ = (server.deployment for server in plan.servers)
+    # A quantization is never inherited; flags and environment are added to the engine's.
+    assert (plain.quantization, plain.max_model_len, plain.flags, plain.env) == (None, 256, {"block-size": 16}, {"FORCE": "0", "KEPT": "1"})
+    assert (small.quantization, small.max_model_len) == ("fp8", 64)
+    assert (small.flags, small.env) == ({"block-size": 16, "enforce-eager": True}, {"FORCE": "1", "KEPT": "1"})
+    facts = cell_facts(plan, small, plan.servers[2].cells[0])
+    assert (facts["engine_variant"], facts["quantization"], facts["server_env"]) == ("small", "fp8", ("FORCE=1", "KEPT=1"))
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"), [(["small"], ["small", "small-ngram-k2"]), (["plain-ngram-k2"], ["plain", "plain-ngram-k2"]), (["none"], ["plain", "small"])]
+)
+def test_a_part_of_the_variants_has_their_own_baseline(world: World, names: list[str], labels: list[str]) -> None:
+    with_variants(world)
+    assert list(cells(make_plan(load_profile(PROFILE), CHAPTER, lambda text: None, names))) == labels
+
+
+def test_two_variants_of_one_name_are_refused(world: World) -> None:
+    world.profile["chapters"][CHAPTER]["variants"] = [VARIANTS[0], VARIANTS[0]]
+    with pytest.raises(ConfigError, match=r"variants: got .*; each name once"):
+        planned(world)
+
+
 @pytest.fixture
 def record() -> Callable[..., Record]:
     """A good record whose figures a test names; nothing else of it matters here."""
@@ -129,12 +168,12 @@ def test_when_a_cell_has_enough(record: Callable[..., Record], throughputs: list
 
 def test_what_a_repeat_is_expected_to_take(record: Callable[..., Record]) -> None:
     # The same load: the mean of 10 s and 20 s, and a fifth more for 4 warm-ups to 20 prompts.
-    assert expected_repeat_s(cell(), 10, [record(duration_s=10.0), record(duration_s=20.0)]) == pytest.approx(18)
+    assert expected_repeat_s(cell(), 10, [record(duration_s=10.0), record(duration_s=20.0)], Measuring()) == pytest.approx(18)
     # Twice the output limit: 20 prompts of 10 tokens over 2 slots took 10 s, so 0.1 s a token and slot; 10 in a row x 20 tokens x 0.1 s, and a fifth.
-    assert expected_repeat_s(cell(), 20, [record(duration_s=10.0)]) == pytest.approx(24)
+    assert expected_repeat_s(cell(), 20, [record(duration_s=10.0)], Measuring()) == pytest.approx(24)
     # The same concurrency tells more than another one.
     other = record(concurrency=64, num_prompts=640, duration_s=1.0)
-    assert expected_repeat_s(cell(workload="code"), 20, [other, record(duration_s=10.0)]) == pytest.approx(24)
-    assert expected_repeat_s(cell(workload="code", concurrency=4, num_prompts=40, warmups=8), 20, [record(duration_s=10.0)]) == pytest.approx(24)
+    assert expected_repeat_s(cell(workload="code"), 20, [other, record(duration_s=10.0)], Measuring()) == pytest.approx(24)
+    assert expected_repeat_s(cell(workload="code", concurrency=4, num_prompts=40, warmups=8), 20, [record(duration_s=10.0)], Measuring()) == pytest.approx(24)
     # An open load lasts as long as its arrivals do.
-    assert expected_repeat_s(cell(concurrency=None, request_rate=2.0), 10, []) == pytest.approx(12)
+    assert expected_repeat_s(cell(concurrency=None, request_rate=2.0), 10, [], Measuring()) == pytest.approx(12)

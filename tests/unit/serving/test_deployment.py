@@ -13,6 +13,7 @@ from specstudy.serving import Deployment
 Gpu = Callable[..., Deployment]
 
 DRAFTED = {"method": "draft_model", "draft": "small", "draft_path": "/models/small", "num_speculative_tokens": 3}
+IMPOSED = {**DRAFTED, "imposed_acceptance_length": 2.2, "imposed_acceptance_rates": (0.7, 0.4, 0.1)}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 
@@ -42,6 +43,10 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2,
         ({**DRAFTED, "imposed_acceptance_length": 4.01}, "imposed_acceptance_length", 4.01, "at most K + 1 = 4"),
         ({**DRAFTED, "imposed_acceptance_length": 0.9}, "imposed_acceptance_length", 0.9, "greater than or equal to 1"),
         ({"imposed_acceptance_length": 2.0}, "imposed_acceptance_length", 2.0, "a method"),
+        ({**DRAFTED, "imposed_acceptance_length": 2.0}, "imposed_acceptance_rates", (), "3 shares that don't rise and sum to 1.000"),
+        ({**IMPOSED, "imposed_acceptance_rates": (0.5, 0.6, 0.0)}, "imposed_acceptance_rates", (0.5, 0.6, 0.0), "3 shares that don't rise"),
+        ({**IMPOSED, "imposed_acceptance_rates": (0.9, 0.6, 0.1)}, "imposed_acceptance_rates", (0.9, 0.6, 0.1), "sum to 1.200"),
+        ({**IMPOSED, "imposed_acceptance_rates": (0.8, 0.4)}, "imposed_acceptance_rates", (0.8, 0.4), "3 shares"),
         ({**DRAFTED, "method": "medusa"}, "method", "medusa", "'eagle3'"),
         ({"quantization": "int3"}, "quantization", "int3", "'fp8'"),
         ({"dtype": "float64"}, "dtype", "float64", "'bfloat16'"),
@@ -68,8 +73,9 @@ def test_a_refusal_says_field_value_and_what_is_allowed(gpu: Gpu, fields: dict[s
         ({"method": "suffix", "num_speculative_tokens": 8}, "suffix-k8"),
         (DRAFTED, "small-k3"),
         ({**DRAFTED, "draft": None, "method": "eagle3"}, "eagle3-k3"),
-        ({**DRAFTED, "imposed_acceptance_length": 4.0}, "small-k3"),
-        ({**DRAFTED, "imposed_acceptance_length": 1.0}, "small-k3"),
+        ({**IMPOSED, "imposed_acceptance_length": 4.0, "imposed_acceptance_rates": (1.0, 1.0, 1.0)}, "small-k3-al4"),
+        ({**IMPOSED, "imposed_acceptance_length": 1.0, "imposed_acceptance_rates": (0.0, 0.0, 0.0)}, "small-k3-al1"),
+        (IMPOSED, "small-k3-al2.2"),
     ],
 )
 def test_what_is_consistent_is_taken_and_has_a_short_label(gpu: Gpu, fields: dict[str, Any], label: str) -> None:

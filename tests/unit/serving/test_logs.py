@@ -38,6 +38,9 @@ CPU_032 = """
 (Worker pid=3670) INFO 11-29 14:56:07 [weight_utils.py:1108] Filesystem type for checkpoints: EXT4. Checkpoint size: 0.20 GiB. Available RAM: 20.73 GiB.
 (EngineCore pid=3357) INFO 11-29 14:52:11 [kv_cache_utils.py:2327] CPU KV cache size: 46,592 tokens, Maximum concurrency for 2,048 tokens per request: 22.75x
 """
+# The words are those of kernels/linear/__init__.py and quantization/auto_awq.py in vLLM 0.26.0.
+KERNEL_FP8 = "(EngineCore pid=1873) INFO 11-29 14:58:26 [__init__.py:635] Selected MarlinFP8ScaledMMLinearKernel for Fp8PerTensorOnlineLinearMethod\n"
+KERNEL_AWQ = "(EngineCore pid=1873) INFO 11-29 14:58:26 [auto_awq.py:473] Using MacheteLinearKernel for AutoAWQMarlinLinearMethod\n"
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,8 @@ CPU_032 = """
         (GPU_V1_FALLBACK, {"weights_gib": 0.25, "model_runner": "V1", "async_scheduling": False}),
         (GPU_V1_FORCED, {"weights_gib": 0.46, "model_runner": "V1", "async_scheduling": True}),
         (CPU_032, {"kv_cache_tokens": 46_592, "weights_gib": 0.45, "model_runner": "V1", "async_scheduling": False}),
+        (KERNEL_FP8, {"linear_kernel": "MarlinFP8ScaledMMLinearKernel"}),
+        (KERNEL_AWQ, {"linear_kernel": "MacheteLinearKernel"}),
         ("a log of something else\n", {}),
     ],
 )

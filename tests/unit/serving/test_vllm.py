@@ -49,17 +49,17 @@ def decoded(argv: list[str]) -> list[object]:
         ({"method": "peagle", **HEAD}, {"method": "eagle3", "parallel_drafting": True, "model": "/models/head"}),
         ({"method": "dflash", **HEAD}, {"method": "dflash", "model": "/models/head"}),
         (
-            {"method": "eagle3", **HEAD, "imposed_acceptance_length": 2.5},
-            {"method": "eagle3", "model": "/models/head", "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.5},
+            {"method": "eagle3", **HEAD, "imposed_acceptance_length": 2.5, "imposed_acceptance_rates": (0.8, 0.4, 0.2, 0.1, 0.0)},
+            {"method": "eagle3", "model": "/models/head", "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.4, 0.2, 0.1, 0.0]},
         ),
         (
-            {"method": "peagle", **HEAD, "imposed_acceptance_length": 6.0},
+            {"method": "peagle", **HEAD, "imposed_acceptance_length": 6.0, "imposed_acceptance_rates": (1.0,) * 5},
             {
                 "method": "eagle3",
                 "parallel_drafting": True,
                 "model": "/models/head",
                 "rejection_sample_method": "synthetic",
-                "synthetic_acceptance_length": 6.0,
+                "synthetic_acceptance_rates": [1.0] * 5,
             },
         ),
     ],
@@ -78,10 +78,16 @@ def test_quantization_and_kv_cache_are_said_only_when_asked_for(gpu: Gpu) -> Non
     assert argv == [*PLAIN, "--quantization", "fp8", "--kv-cache-dtype", "fp8_e4m3"]
 
 
+def test_a_shape_has_random_weights_and_its_head_its_own_lm_head(gpu: Gpu) -> None:
+    assert decoded(vllm_argv(gpu(random_weights=True), 8123)) == [*PLAIN, "--load-format", "dummy"]
+    drafted = decoded(vllm_argv(gpu(random_weights=True, method="eagle3", **HEAD, num_speculative_tokens=2), 8123))
+    assert drafted[len(PLAIN) : len(PLAIN) + 4] == ["--load-format", "dummy", "--worker-extension-cls", "specstudy.serving.own_lm_head.KeepsOwnLmHead"]
+
+
 def test_further_flags_come_last_in_the_profiles_order(gpu: Gpu) -> None:
-    flags = {"enforce-eager": True, "load_format": "dummy", "--gpu-memory-utilization": 0.85, "async-scheduling": False, "max-num-batched-tokens": 8192}
+    flags = {"enforce-eager": True, "block_size": 16, "--gpu-memory-utilization": 0.85, "async-scheduling": False, "max-num-batched-tokens": 8192}
     argv = decoded(vllm_argv(gpu(flags=flags), 8123))
-    expected = ["--enforce-eager", "--load-format", "dummy", "--gpu-memory-utilization", "0.85", "--max-num-batched-tokens", "8192"]
+    expected = ["--enforce-eager", "--block-size", "16", "--gpu-memory-utilization", "0.85", "--max-num-batched-tokens", "8192"]
     assert argv == [*PLAIN, *expected]
 
 
@@ -98,6 +104,8 @@ def test_further_flags_come_last_in_the_profiles_order(gpu: Gpu) -> None:
         "speculative-config",
         "quantization",
         "kv-cache-dtype",
+        "load-format",
+        "worker-extension-cls",
         "max_model_len",
         "--max-model-len",
         "--speculative_config",

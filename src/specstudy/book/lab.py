@@ -1,0 +1,168 @@
+"""The scaling lab as chapter 08 runs it: on a CPU over paced stand-ins, on a GPU over vLLM replicas that share it, or on the user's cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import specstudy
+from specstudy.catalog import Profile, load_profile, load_target
+from specstudy.catalog.materialise import target_folder
+from specstudy.deploy import drain
+from specstudy.deploy.rules import rule_groups
+from specstudy.errors import ConfigError
+from specstudy.plan import deployment_of
+from specstudy.progress import tell
+from specstudy.records.schema import Method
+from specstudy.scaling.balancer import Balancer
+from specstudy.scaling.binaries import need
+from specstudy.scaling.experiment import LoadSpec, Place, Replica, run_load
+from specstudy.scaling.lab import Lab, LabSpec, lab
+from specstudy.scaling.objects import APP, PORT
+from specstudy.scaling.policy import HpaPolicy
+from specstudy.scaling.record import ScalingRun, ScalingStore
+from specstudy.scaling.scenarios import SHIPPED, tried_policy
+from specstudy.serving.vllm import vllm_argv, vllm_env, vllm_version
+from specstudy.workloads.prompts import Prompt
+
+WINDOW_S = 15.0
+DRAIN_LIMIT_S = 60
+# A request of the stand-in takes 40 ms to its first token and 19 ms for each of the other 29: 0.59 s in a slot.
+STANDIN_SLOTS, STANDIN_TOKENS, STANDIN_START_S = 4, 30, 5.0
+STANDIN_PACE = ("--first-ms", "40", "--token-ms", "19", "--cold-start-s", f"{STANDIN_START_S:g}")
+# Two slots of four in use on one replica, then six: three replicas' worth.
+STANDIN_RATE = 3.4
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One run. `high_s`: how long the load is tripled. `rate`: requests/s before and after; by default the profile's."""
+
+    profile: str = "cpu-smollm2"
+    policy: str = SHIPPED
+    method: Method = "none"
+    draft: str | None = None
+    num_speculative_tokens: int | None = None
+    low_s: float = 60
+    high_s: float = 180
+    after_s: float = 180
+    rate: float | None = None
+    sync_s: float = 15
+    seed: int = 0
+
+    def stages(self, rate: float) -> tuple[tuple[float, float], ...]:
+        """1x, 3x, 1x."""
+        return (rate, self.low_s), (3 * rate, self.high_s), (rate, self.after_s)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a run needs, checked before anything starts."""
+
+    wanted: Wanted
+    spec: LabSpec
+    replica: Replica
+    load: LoadSpec
+
+    @property
+    def policy(self) -> HpaPolicy:
+        """What the autoscaler is told."""
+        return self.spec.policy
+
+
+def prepare(wanted: Wanted) -> Prepared:
+    """A CPU profile gets stand-ins, a GPU profile its own vLLM. Raises ConfigError or AssetError; nothing is started."""
+    profile = load_profile(wanted.profile)
+    return _standin(wanted) if profile.hardware == "cpu" else _vllm(wanted, profile)
+
+
+def _standin(wanted: Wanted) -> Prepared:
+    argv = ("python", "-m", "specstudy.scaling.standin", "--port", str(PORT), "--served-model-name", "words", "--max-num-seqs", str(STANDIN_SLOTS))
+    replica = Replica("stand-in", "words", "paced stand-in", specstudy.__version__, STANDIN_SLOTS, argv + STANDIN_PACE)
+    load = LoadSpec(wanted.stages(wanted.rate or STANDIN_RATE), (Prompt.user("Say something."),), STANDIN_TOKENS, seed=wanted.seed)
+    return Prepared(wanted, _spec(wanted, replica, {}, STANDIN_START_S), replica, load)
+
+
+def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
+    from specstudy.book.lab_vllm import half_used_rate, lab_profile, lab_prompts
+
+    found, start_s = lab_profile(profile)
+    folder = target_folder(load_target(found.target), tell)
+    deployment = deployment_of(
+        found,
+        str(folder),
+        method=wanted.method,
+        draft=wanted.draft,
+        draft_path=_draft_path(wanted.draft),
+        num_speculative_tokens=wanted.num_speculative_tokens,
+    )
+    version = vllm_version()
+    if version is None:
+        raise ConfigError("engine", "vllm", "an engine that is installed in this environment")
+    argv = tuple(vllm_argv(deployment, PORT))
+    slots = found.engine.max_num_seqs
+    replica = Replica("real", found.target, "vllm", version, slots, argv, wanted.method, wanted.draft, wanted.num_speculative_tokens)
+    prompts, max_tokens = lab_prompts(found)
+    load = LoadSpec(wanted.stages(wanted.rate or half_used_rate(found)), prompts, max_tokens, seed=wanted.seed)
+    return Prepared(wanted, _spec(wanted, replica, vllm_env(deployment), start_s), replica, load)
+
+
+def _draft_path(draft: str | None) -> str | None:
+    from specstudy.catalog import load_draft
+    from specstudy.catalog.materialise import draft_folder
+
+    return None if draft is None else str(draft_folder(load_draft(draft), tell))
+
+
+def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], start_s: float) -> LabSpec:
+    policy = tried_policy(wanted.policy, replica.slots, start_s)
+    wait_ms = next((one.target for one in policy.metrics if one.kind == "Value"), 500.0)
+    pre_stop = ("python", str(Path(drain.__file__)), "2", str(DRAIN_LIMIT_S), f"http://127.0.0.1:{PORT}")
+    return LabSpec(policy, replica.argv, pre_stop, rule_groups(wait_ms), env, sync_s=wanted.sync_s, start_s=max(60.0, 3 * start_s))
+
+
+def place_of(running: Lab) -> Place:
+    """The lab as an experiment's place."""
+    spec = running.spec
+    return Place(running.cluster, APP, APP, running.prometheus.query, partial(Balancer, running.ready), spec.sync_s, WINDOW_S, spec.scrape_s)
+
+
+def run_lab(wanted: Sequence[Wanted], results: Path) -> list[ScalingRun]:
+    """Run each in a lab of its own and keep it under `results`/PROFILE. Raises ConfigError before anything starts."""
+    prepared, binaries = [prepare(one) for one in wanted], need()
+    runs = []
+    for one in prepared:
+        folder = results / load_profile(one.wanted.profile).name
+        with ScalingStore.opened(folder) as store:
+            minutes = sum(length for _, length in one.load.stages) / 60
+            logs = folder / "logs" / f"lab-{one.policy.name}"
+            tell(f"{one.policy.name}: {minutes:.1f} min of load; logs: {logs}")
+            with lab(binaries, logs, one.spec) as running:
+                finished = run_load(place_of(running), one.replica, one.policy, one.load, profile=folder.name)
+            store.keep(finished.run, finished.requests, finished.samples)
+            runs.append(finished.run)
+            tell(summary(finished.run))
+    return runs
+
+
+def summary(run: ScalingRun) -> str:
+    """One line on a finished run."""
+
+    def seconds(value: float | None) -> str:
+        return "never" if value is None else f"{value:.0f} s"
+
+    facts: dict[str, Any] = {
+        "decided": seconds(run.decided_s),
+        f"{run.replicas_needed} ready": seconds(run.enough_ready_s),
+        "recovered": seconds(run.recovered_s),
+        "most": run.replicas_max,
+        "fewest while high": run.replicas_low_while_high,
+        "at the minimum again": seconds(run.back_to_min_s),
+        "scale-downs": run.scale_downs,
+        "lost": run.failed,
+        "within the SLO": f"{run.goodput_share or 0:.1%}",
+    }
+    return f"{run.policy.name}: " + ", ".join(f"{name} {value}" for name, value in facts.items())

@@ -1,0 +1,43 @@
+"""vLLM as a replica of the lab: several share one GPU, each with a slice of its memory and few slots, so that waiting comes from slots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specstudy.catalog import Profile, recorded_dir
+from specstudy.errors import ConfigError
+from specstudy.plan import make_plan
+from specstudy.progress import tell
+from specstudy.records import load_records
+from specstudy.workloads.prompts import Prompt
+
+SLOTS, START_S = 4, 40.0
+CHAPTER, WORKLOAD = "03_baseline", "chat"
+# Nine replicas, one of them on its way out, must fit beside each other. 1 GiB holds the four longest requests many times over; the largest
+# CUDA graph holds their tokens with K up to 15, and few graphs make a quick start.
+SLICE = {"gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 2**30, "max-cudagraph-capture-size": 64}
+USED = 0.5  # share of one replica's slots in use at 1x
+
+
+def lab_profile(profile: Profile) -> tuple[Profile, float]:
+    """(the profile with the lab's engine, how long a replica takes to start in s)."""
+    engine = profile.engine.model_copy(update={"max_num_seqs": SLOTS, "flags": {**profile.engine.flags, **SLICE}})
+    return profile.model_copy(update={"engine": engine}), START_S
+
+
+def lab_prompts(profile: Profile) -> tuple[tuple[Prompt, ...], int]:
+    """(prompts, output limit) of the workload that chapter 03 measures."""
+    return make_plan(profile, CHAPTER, tell).pools[WORKLOAD].prompts, profile.workloads[WORKLOAD].max_tokens
+
+
+def half_used_rate(profile: Profile, results: Path | None = None) -> float:
+    """Requests/s that keep half of one replica's slots busy, from the recorded time of a request at the lowest concurrency that fills them.
+
+    Raises ConfigError if nothing was recorded.
+    """
+    path = (results or recorded_dir()) / profile.name / f"{CHAPTER}.jsonl"
+    found = [record for record in load_records(path).records if record.status == "ok" and record.method == "none" and record.workload == WORKLOAD]
+    known = {record.concurrency: record.e2e_ms_mean for record in found if record.concurrency and record.concurrency >= SLOTS and record.e2e_ms_mean}
+    if not known:
+        raise ConfigError("rate", None, f"requests/s: no record of {profile.name} says how long a request takes at concurrency {SLOTS} or above")
+    return round(USED * SLOTS / (known[min(known)] / 1e3), 2)

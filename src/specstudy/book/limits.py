@@ -1,0 +1,35 @@
+"""The limits of the machines that a page's records come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from specstudy.analysis import Cell
+from specstudy.analysis.shares import Share, shares
+from specstudy.catalog import recorded_dir
+from specstudy.records.machine import MachineLimits, read_limits
+from specstudy.study import LIVE_DIR
+
+
+def results_folder(mode: str, results_dir: str | None) -> Path:
+    """Where a page's records lie: data/results in recorded mode, ./results in live mode, unless said otherwise."""
+    if results_dir:
+        return Path(results_dir).resolve()
+    return recorded_dir() if mode == "recorded" else Path(LIVE_DIR).resolve()
+
+
+def machine_limits(cells: Sequence[Cell], mode: str = "recorded", results_dir: str | None = None) -> dict[str, MachineLimits]:
+    """The limits measured in the cells' allocations, by allocation; nothing where nobody ran `specstudy limits` there.
+
+    Raises RecordError for a file that is something else.
+    """
+    folder = results_folder(mode, results_dir)
+    wanted = dict.fromkeys((cell.records[0].profile, cell.allocation) for cell in cells)
+    found = {allocation: read_limits(folder / profile, allocation) for profile, allocation in wanted}
+    return {allocation: limits for allocation, limits in found.items() if limits is not None}
+
+
+def cell_shares(cells: Sequence[Cell], mode: str = "recorded", results_dir: str | None = None) -> list[Share]:
+    """Each cell's step beside the limit of its machine, for `figures.share_table` and its like; nothing where no limits were measured."""
+    return shares(cells, machine_limits(cells, mode, results_dir))

@@ -1,0 +1,120 @@
+"""What the page on quantization shows: arithmetic for the 70B, records of its variants where there are any, the small model's answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from specstudy.analysis import Cell
+from specstudy.analysis.quantization import H100, H200, Headroom, headroom
+from specstudy.analysis.shares import Share, shares
+from specstudy.book.chapter import open_chapter
+from specstudy.book.limits import machine_limits
+from specstudy.catalog import load_profile, names_in, project_root
+from specstudy.catalog.shapes import load_shape
+from specstudy.figures.limits import limit_lines, machine_table, share_figure, share_table
+from specstudy.figures.picture import Picture
+from specstudy.figures.quantization import (
+    headroom_table,
+    memory_figure,
+    quality_lines,
+    quality_table,
+    quantization_conclusion,
+    variant_memory_table,
+    variant_speed,
+    variant_table,
+)
+from specstudy.figures.tables import Table
+from specstudy.figures.text import Text
+from specstudy.records.machine import MachineLimits
+from specstudy.records.quality import Quality, read_quality
+
+CHAPTER, MODEL, SMALL = "01_quantization", "llama-3.3-70b", "smollm2-135m-instruct"
+QUALITY = Text("*What quantization does to the small model's answers isn't measured yet; `specstudy quantize` does it.*")
+PRECISIONS = ("bf16", "fp8", "awq")
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """The page; a part whose records aren't there says so."""
+
+    note: Text
+    cells: list[Cell]
+    machines: dict[str, MachineLimits]
+    left: list[Headroom]
+    small: Quality | None
+
+    def memory(self) -> Picture:
+        """Weights of each form beside the memory of one card."""
+        return memory_figure(self.left, load_shape(MODEL).title)
+
+    def memory_table(self) -> Table:
+        """The same in numbers."""
+        return headroom_table(self.left)
+
+    def servers(self) -> Table | Text:
+        """What the servers' logs say."""
+        return variant_memory_table(self.cells)
+
+    def speed(self) -> Picture | Text:
+        """Tokens/s of each variant."""
+        return variant_speed(self.cells)
+
+    def speed_table(self) -> Table | Text:
+        """With TPOT and the ratio to the first variant."""
+        return variant_table(self.cells)
+
+    def machine(self) -> Table | Text:
+        """What the machine can do at best."""
+        return machine_table(list(self.machines.values()))
+
+    def limits(self) -> Picture | Text:
+        """Share of the limit at each load."""
+        return share_figure(self.shares)
+
+    def limits_table(self) -> Table | Text:
+        """With the parts of the limit."""
+        return share_table(self.shares)
+
+    def limits_text(self) -> Text:
+        """What bounds each variant."""
+        return limit_lines(self.shares)
+
+    def quality(self) -> Table | Text:
+        """Perplexity and agreement of the small model's forms."""
+        return QUALITY if self.small is None else quality_table(self.small)
+
+    def quality_text(self) -> Text:
+        """The same in sentences."""
+        return QUALITY if self.small is None else quality_lines(self.small)
+
+    def conclusion(self) -> Text:
+        """Where each variant wins, and what isn't measured."""
+        return quantization_conclusion(self.cells, self.left)
+
+    @cached_property
+    def shares(self) -> list[Share]:
+        """Every cell beside its limit."""
+        return shares(self.cells, self.machines)
+
+
+def open_quantization(profile: str | None = None, mode: str = "recorded", results_dir: str | None = None) -> Quantization:
+    """Records of the chapter where there are any; mode "live" measures them first, and raises as `open_study` does.
+
+    Raises RecordError for a record of limits or quality that is something else.
+    """
+    chosen = profile or (_profile_that_measures_it() if mode != "recorded" else None)
+    chapter = open_chapter(CHAPTER, profile=chosen, mode=mode, results_dir=results_dir)
+    small = read_quality(quality_path()) if quality_path().is_file() else None
+    machines = machine_limits(chapter.cells, mode, results_dir)
+    return Quantization(chapter.note, chapter.cells, machines, headroom(load_shape(MODEL), PRECISIONS, (H200, H100)), small)
+
+
+def _profile_that_measures_it() -> str | None:
+    return next((name for name in names_in("profiles") if CHAPTER in load_profile(name).chapters), None)
+
+
+def quality_path() -> Path:
+    """Where `specstudy quantize` keeps the small model's record."""
+    return project_root() / "data" / "quality" / f"{SMALL}.json"

@@ -1,0 +1,188 @@
+"""Chapter 08: scaling runs from records, or live in the lab, and what the simulation adds from measured service times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from specstudy.book.saving import NOTHING, Saving, saving
+from specstudy.catalog import load_profile, names_in, recorded_dir
+from specstudy.errors import ConfigError
+from specstudy.figures import Picture, Table, Text, badge
+from specstudy.figures.text import NO_RECORDS, bullets
+from specstudy.scaling import pictures, studies
+from specstudy.scaling.record import CHAPTER, LoadedRuns, load_runs
+from specstudy.scaling.scenarios import SHIPPED
+from specstudy.scaling.views import RunView, of_policy, views
+
+LIVE_DEFAULT, LIVE_DIR = "cpu-smollm2", "results"
+FLEET_COLD_START_S = 60.0
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What the page shows. `profile`: whose records; `results`: the folder that holds a folder for each profile."""
+
+    profile: str
+    results: Path
+    loaded: LoadedRuns
+
+    @cached_property
+    def runs(self) -> list[RunView]:
+        """Good runs, the newest of each policy."""
+        return views(self.loaded)
+
+    @cached_property
+    def main(self) -> RunView | None:
+        """The run of the shipped policy."""
+        return of_policy(self.runs, SHIPPED)
+
+    @property
+    def note(self) -> Text:
+        """Where the runs come from; failed ones and lines that couldn't be read are named."""
+        if not self.runs:
+            return Text("*No scaling run is on file. `specstudy lab run` makes one, or mode live.*")
+        run = (self.main or self.runs[0]).run
+        what = (
+            f"vLLM {run.engine_version} replicas of {run.target}"
+            if run.server == "real"
+            else "paced stand-ins: slots, a queue and tokens by the clock, and no model"
+        )
+        lines = [
+            f"{badge(pictures.kind_of(run))} Kubernetes {run.kubernetes_version} with its own autoscaler, Prometheus and the study's adapter on one machine "
+            f"({run.gpu or f'{run.host_cpus} x {run.host_cpu}'}); the replicas are {what}, {run.slots} slots each.",
+            f"{len(self.runs)} runs, the newest of {max(view.run.started_at for view in self.runs):%Y-%m-%d %H:%M} UTC, commit {run.git_sha}.",
+        ]
+        lines += [f"**Failed:** {one.policy.name}: {one.error}" for one in self.loaded.runs if one.status == "failed"]
+        lines += [f"**Skipped line:** {line}" for line in self.loaded.skipped]
+        return Text("\n\n".join(lines))
+
+    def timeline(self) -> Picture | Text:
+        """The shipped policy's run."""
+        return pictures.timeline(self.main)
+
+    def conclusion(self) -> Text:
+        """What it shows."""
+        return pictures.conclusion(self.main)
+
+    def policies_figure(self) -> Picture | Text:
+        """Replicas over time, a panel a policy."""
+        return pictures.policies_figure(self.runs)
+
+    def policies_table(self) -> Table | Text:
+        """What each policy did."""
+        return pictures.policies_table(self.runs)
+
+    @cached_property
+    def _service_s(self) -> list[float]:
+        """Times in a slot of the main run: the shorter half of the first stage's, whose requests found a slot free."""
+        if self.main is None:
+            return []
+        rows = self.main.requests
+        first = rows[(rows["scheduled_s"] < self.main.run.step_s) & (rows["status"] == "ok")]
+        return [float(value) for value in (first["last_token_s"] - first["sent_s"]).nsmallest(max(1, len(first) // 2))]
+
+    @cached_property
+    def _cold_starts(self) -> pd.DataFrame:
+        assert self.main is not None
+        return studies.cold_start_study(self._service_s, self.main.run.slots)
+
+    def cold_start_figure(self) -> Picture | Text:
+        """How long waits stay long, over the cold start, a line for each policy."""
+        return self._cold("recovered_s", "How long until waits are short again, if a replica starts slowly?", "waits short again after (s)")
+
+    def overshoot_figure(self) -> Picture | Text:
+        """Most replicas over needed ones, over the cold start."""
+        return self._cold("most_over_needed", "How many too many?", "most replicas / needed")
+
+    def _cold(self, column: str, question: str, y: str) -> Picture | Text:
+        if self.main is None:
+            return NO_RECORDS
+        wide = self._cold_starts.pivot(index="cold_start_s", columns="policy", values=column)
+        lines = [(name, [float(value) for value in wide[name]]) for name in studies.COMPARED]
+        return pictures.line_figure([float(at) for at in wide.index], lines, question=question, x="cold start (s)", y=y)
+
+    def cold_start_conclusion(self) -> Text:
+        """What the cold start costs, and what a policy adds."""
+        if self.main is None:
+            return NO_RECORDS
+        frame = self._cold_starts
+        own = frame[frame["policy"] == SHIPPED]
+        beyond = own["recovered_s"] - own["cold_start_s"]
+        others = frame[frame["policy"] != SHIPPED].groupby("policy")["most_over_needed"].max()
+        longest = frame[frame["cold_start_s"] == frame["cold_start_s"].max()].set_index("policy")["recovered_s"]
+        return bullets(
+            [
+                f"With the shipped policy waits are short again {beyond.min():.0f} to {beyond.max():.0f} s after the first new replicas can be there, whatever "
+                f"the cold start; it asks for at most {own['most_over_needed'].max():.1f} times the replicas needed, "
+                + ", ".join(f"{name} for {value:.1f}" for name, value in others.items())
+                + ".",
+                f"At a cold start of {frame['cold_start_s'].max():.0f} s waits are long for "
+                + ", ".join(f"{value:,.0f} s ({name})" for name, value in longest.sort_values().items())
+                + ".",
+            ]
+        )
+
+    def fleet_table(self) -> Table | Text:
+        """The shipped policy on fleets of 3 to 1,000 replicas."""
+        if self.main is None:
+            return NO_RECORDS
+        frame = studies.fleet_study(self._service_s, self.main.run.slots, SHIPPED, FLEET_COLD_START_S)
+        shown = pd.DataFrame(
+            {
+                "replicas needed": [f"{count:,}" for count in frame["needed"]],
+                "decided": [pictures.seconds(value) for value in frame["decided_s"]],
+                "waits short again": [pictures.seconds(value) for value in frame["recovered_s"]],
+                "most / needed": [f"{value:.2f}" for value in frame["most_over_needed"]],
+                "fewest at 3x / needed": [f"{value:.2f}" for value in frame["fewest_over_needed"]],
+            }
+        )
+        note = (
+            f"Simulated: the autoscaler's algorithm every 15 s over a queue with the service times of the run above; cold start {FLEET_COLD_START_S:.0f} s. "
+            "A backlog stays at the replica where it arose, and those replicas are lost to new requests while it drains"
+            + (
+                ": small fleets triple beyond the need and don't feel it, large ones do."
+                if frame["recovered_s"].iloc[-1] > 1.2 * frame["recovered_s"].iloc[0]
+                else "."
+            )
+        )
+        return Table(shown, "simulated", note)
+
+    @cached_property
+    def _saving(self) -> Saving | None:
+        return saving(self.profile, recorded_dir())
+
+    def saving_table(self) -> Table | Text:
+        """Replicas needed with and without speculation at the same load and SLO."""
+        return self._saving.table() if self._saving else NOTHING
+
+    def saving_conclusion(self) -> Text:
+        """What it saves."""
+        return self._saving.conclusion() if self._saving else NOTHING
+
+
+def open_scaling(profile: str | None = None, mode: str = "recorded", results_dir: str | None = None) -> Scaling:
+    """The scaling runs of a profile; in mode "live" after a run of 3 minutes at 3x in the lab.
+
+    `profile` None: live the CPU's, with stand-ins; else a GPU's that has runs, else the CPU's. Raises ConfigError before anything starts.
+    """
+    if mode not in ("recorded", "live"):
+        raise ConfigError.unknown("mode", mode, ("recorded", "live"))
+    if mode == "live":
+        from specstudy.book.lab import Wanted, run_lab
+
+        name, folder = profile or LIVE_DEFAULT, Path(results_dir or LIVE_DIR).resolve()
+        run_lab([Wanted(profile=name, low_s=30, high_s=180, after_s=150)], folder)
+    else:
+        folder = Path(results_dir).resolve() if results_dir else recorded_dir()
+        name = profile or _recorded_profile(folder)
+    return Scaling(load_profile(name).name, folder, load_runs(folder / load_profile(name).name))
+
+
+def _recorded_profile(folder: Path) -> str:
+    """A GPU's profile that has runs, else the CPU's."""
+    having = [name for name in names_in("profiles") if (folder / name / f"{CHAPTER}.jsonl").is_file()]
+    return min(having, key=lambda name: (load_profile(name).hardware != "gpu", name), default=LIVE_DEFAULT)

@@ -1,0 +1,82 @@
+"""What the records say of a deployment: whether this very command line was measured, and how long its requests take."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specstudy.catalog import Profile
+from specstudy.records import Record, load_records
+from specstudy.serving import Deployment
+from specstudy.serving.vllm import vllm_argv
+
+PLACES = ("--model", "--host", "--port")  # where a model lies and where the server listens: what may differ from the measured command line
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Good records of one command line and environment."""
+
+    records: tuple[Record, ...]
+
+    @property
+    def engine_version(self) -> str:
+        """The newest version that was measured."""
+        return max((record.engine_version for record in self.records), key=lambda text: [int(part) for part in text.split(".") if part.isdigit()])
+
+    @property
+    def summary(self) -> str:
+        """Like real: 04_eagle3, vllm 0.26.0."""
+        kinds = sorted({record.evidence for record in self.records})
+        chapters = sorted({record.chapter for record in self.records})
+        return f"{', '.join(kinds)}: {', '.join(chapters)}, {self.records[0].engine} {self.engine_version}"
+
+
+def placeless(argv: Sequence[str]) -> tuple[str, ...]:
+    """A command line without its interpreter and with the models' places, host and port blanked."""
+    words = list(argv[1:])
+    for number, word in enumerate(words[:-1]):
+        if word in PLACES:
+            words[number + 1] = "*"
+        elif word == "--speculative-config":
+            config = json.loads(words[number + 1])
+            words[number + 1] = json.dumps(config | ({"model": "*"} if "model" in config else {}), sort_keys=True)
+    return tuple(words)
+
+
+def good_records(profile: Profile, results: Path) -> Iterator[Record]:
+    """Every good record of the profile, over all its chapters."""
+    for path in sorted((results / profile.name).glob("*.jsonl")):
+        yield from (record for record in load_records(path).records if record.status == "ok" and record.profile == profile.name)
+
+
+def evidence_for(deployment: Deployment, records: Sequence[Record]) -> Evidence | None:
+    """The records whose server was started with this command line and environment; None if there are none.
+
+    A record that doesn't state its server's environment, as older ones don't, is matched by its command line alone.
+    """
+    env = tuple(sorted(f"{name}={value}" for name, value in deployment.env.items()))
+    same = [one for one in records if one.engine == "vllm" and one.server_env in ((), env) and _same_command(deployment, one)]
+    return Evidence(tuple(same)) if same else None
+
+
+def _same_command(deployment: Deployment, record: Record) -> bool:
+    if (record.method, record.draft, record.target) != (deployment.method, deployment.draft, deployment.target):
+        return False
+    return placeless(record.server_argv) == placeless(vllm_argv(deployment, 0, record.engine_version))
+
+
+def longest_request_s(records: Sequence[Record], max_model_len: int) -> float | None:
+    """Seconds that the longest request can take once it runs: first token, then every token that the context can hold.
+
+    At the slowest pace among the records: the highest percentile that each of them gives. In whole minutes, so that
+    noise between two measurements changes no manifest. None without a record that has one.
+    """
+    ttft_ms = [value for record in records if (value := record.ttft_ms_p99 or record.ttft_ms_p90) is not None]
+    tpot_ms = [value for record in records if (value := record.tpot_ms_p99 or record.tpot_ms_p90) is not None]
+    if not ttft_ms or not tpot_ms:
+        return None
+    return 60 * math.ceil((max(ttft_ms) + max_model_len * max(tpot_ms)) / 60_000)

@@ -1,0 +1,150 @@
+"""What is to be rendered, and what it comes to: the Deployment, where its models lie, its evidence, its times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from specstudy.catalog import MethodSpec, Profile, load_draft, load_profile, load_target
+from specstudy.catalog.models import HubSource, StrictModel
+from specstudy.catalog.paths import recorded_dir
+from specstudy.deploy.measured import Evidence, evidence_for, good_records, longest_request_s
+from specstudy.errors import ConfigError
+from specstudy.plan import deployment_of
+from specstudy.records.schema import Method
+from specstudy.serving import Deployment
+
+MODELS = "/models"
+SETTLE_S = 10  # for Service, proxies and clients to stop sending; nothing in Kubernetes bounds it, so it is a choice
+STOP_S = 30  # for vLLM's processes to end after SIGTERM, once drained
+
+
+class Wanted(StrictModel):
+    """One overlay: a profile's target with one method, as `specstudy deploy render` is told."""
+
+    profile: str
+    method: Method = "none"
+    draft: str | None = None
+    num_speculative_tokens: int | None = Field(default=None, ge=1)
+    prompt_lookup_min: int | None = None
+    prompt_lookup_max: int | None = None
+    tensor_parallel_size: int = Field(default=1, ge=1, le=16, description="GPUs of one replica")
+    model_id: str | None = Field(default=None, description="hub id of the target, instead of the catalog's place for it")
+    draft_id: str | None = Field(default=None, description="hub id of the draft")
+    engine_version: str | None = Field(default=None, description="vLLM's; by default the one that was measured")
+    unmeasured: bool = Field(default=False, description="render even what no record measured")
+    longest_request_s: float | None = Field(default=None, gt=0, description="by default from the records")
+    cold_start_s: float = Field(default=120, gt=0, description="from a pod's creation to its readiness")
+    min_replicas: int = Field(default=1, ge=1)
+    max_replicas: int = Field(default=8, ge=1)
+
+    @model_validator(mode="after")
+    def _replicas(self) -> Wanted:
+        if self.max_replicas < self.min_replicas:
+            raise ConfigError("max_replicas", self.max_replicas, f"at least min_replicas, {self.min_replicas}")
+        return self
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a Wanted comes to. `hub`: whether a replica fetches a model from the hub. Times in seconds."""
+
+    wanted: Wanted
+    profile: Profile
+    deployment: Deployment
+    evidence: Evidence | None
+    engine_version: str
+    hub: bool
+    longest_request_s: float
+    weights_gib: float | None
+
+    @property
+    def drain_limit_s(self) -> int:
+        """A request may have to wait for a slot as long as another one runs, and then run itself."""
+        return math.ceil(2 * self.longest_request_s)
+
+    @property
+    def grace_s(self) -> int:
+        """terminationGracePeriodSeconds; the preStop hook's time is part of it."""
+        return SETTLE_S + self.drain_limit_s + STOP_S
+
+
+def resolve(wanted: Wanted, results: Path | None = None) -> Resolved:
+    """Fill in what the profile and the records say. Raises ConfigError for what can't be served or, unless told, wasn't measured."""
+    profile = load_profile(wanted.profile)
+    if profile.hardware != "gpu":
+        raise ConfigError("profile", profile.name, "a profile for a GPU: a replica asks for nvidia.com/gpu")
+    if profile.evidence != "real":
+        raise ConfigError("profile", profile.name, "a profile with real weights; this one's are random, it answers nothing")
+    records = list(good_records(profile, results or recorded_dir()))
+    tried = [_deployment(wanted, profile, env, spec) for env, spec in _offers(wanted, profile)]
+    found = [(deployment, evidence) for deployment in tried if (evidence := evidence_for(deployment, records)) is not None]
+    if not found and not wanted.unmeasured:
+        argued = f"{wanted.method}, draft {wanted.draft}, K {wanted.num_speculative_tokens}, {wanted.tensor_parallel_size} GPUs"
+        raise ConfigError("method", argued, f"what a record of {profile.name} measured; --unmeasured renders it all the same, and says so in it")
+    deployment, evidence = found[0] if found else (tried[0], None)
+    version = wanted.engine_version or (evidence.engine_version if evidence else max((record.engine_version for record in records), default=None))
+    if version is None:
+        raise ConfigError("engine_version", None, "vLLM's version: no record of this profile says one")
+    if evidence is not None and version != evidence.engine_version and not wanted.unmeasured:
+        raise ConfigError("engine_version", version, f"the measured one, {evidence.engine_version}; or --unmeasured")
+    longest = wanted.longest_request_s or longest_request_s(evidence.records if evidence else records, deployment.max_model_len)
+    if longest is None:
+        raise ConfigError("longest_request_s", None, "seconds: no record of this profile says how long a request takes")
+    weights = max((record.weights_gib for record in (evidence.records if evidence else records) if record.weights_gib is not None), default=None)
+    hub = any(path is not None and not path.startswith("/") for path in (deployment.target_path, deployment.draft_path))
+    return Resolved(wanted, profile, deployment, evidence, version, hub, longest, weights)
+
+
+def _offers(wanted: Wanted, profile: Profile) -> list[tuple[dict[str, str], MethodSpec | None]]:
+    """(environment, method as the profile has it) of each chapter that measures the method; the bare method if none does."""
+    found: list[tuple[dict[str, str], MethodSpec | None]] = []
+    for chapter in profile.chapters.values():
+        for spec in chapter.methods:
+            k = wanted.num_speculative_tokens
+            if (spec.method, spec.draft) == (wanted.method, wanted.draft) and (k is None or k in spec.num_speculative_tokens):
+                found.append((chapter.env, spec))
+    return found or [({}, None)]
+
+
+def _deployment(wanted: Wanted, profile: Profile, env: dict[str, str], spec: MethodSpec | None) -> Deployment:
+    k = wanted.num_speculative_tokens
+    if k is None and spec is not None and len(spec.num_speculative_tokens) == 1:
+        k = spec.num_speculative_tokens[0]
+    deployment = deployment_of(
+        profile,
+        _target_place(wanted, profile),
+        chapter_env=env,
+        method=wanted.method,
+        draft=wanted.draft,
+        draft_path=_draft_place(wanted, profile),
+        num_speculative_tokens=k,
+        prompt_lookup_min=wanted.prompt_lookup_min or (spec.prompt_lookup_min if spec else None),
+        prompt_lookup_max=wanted.prompt_lookup_max or (spec.prompt_lookup_max if spec else None),
+    )
+    if wanted.tensor_parallel_size == 1:
+        return deployment
+    return deployment.model_copy(update={"flags": {**deployment.flags, "tensor-parallel-size": wanted.tensor_parallel_size}})
+
+
+def _target_place(wanted: Wanted, profile: Profile) -> str:
+    source = load_target(profile.target).source
+    if wanted.model_id is not None:
+        return wanted.model_id
+    return source.repo_id if isinstance(source, HubSource) else f"{MODELS}/{profile.target}"
+
+
+def _draft_place(wanted: Wanted, profile: Profile) -> str | None:
+    if wanted.draft is None:
+        if wanted.draft_id is not None:
+            raise ConfigError("draft_id", wanted.draft_id, "a draft too: the id says only where it lies")
+        return None
+    known = load_draft(wanted.draft)
+    if (known.method, known.target) != (wanted.method, profile.target):
+        raise ConfigError("draft", wanted.draft, f"a draft for {wanted.method} of {profile.target}; this one is for {known.method} of {known.target}")
+    if wanted.draft_id is not None:
+        return wanted.draft_id
+    return known.source.repo_id if isinstance(known.source, HubSource) else f"{MODELS}/{wanted.draft}"

@@ -1,0 +1,38 @@
+"""Decode throughput beside end-to-end throughput: what speculation speeds up, and what a user of the server gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from specstudy.analysis import Cell, decode_speedups, decode_throughputs, speedups
+from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
+from specstudy.figures.text import Text
+
+NO_DECODE = Text("*Decode throughput needs a closed loop whose slots all decode at once for a while; there is no such cell.*")
+
+
+def decode_table(cells: Sequence[Cell]) -> Table | Text:
+    """Both throughputs of each closed-loop cell, each with its ratio to the baseline's."""
+    found = decode_throughputs(cells)
+    if not found:
+        return NO_DECODE
+    decoding = {id(one.cell): f"{ratio_text(one.ratio)}, {one.verdict}" for one in decode_speedups(cells)}
+    whole = {id(one.cell): f"{ratio_text(one.ratio)}, {one.verdict}" for one in speedups(cells)}
+    with_ratio = any(one.cell.variant.method != "none" for one in found)
+    rows = []
+    for one in found:
+        row = {"method": one.cell.label, "load": one.cell.load.label, "decode tokens/s": with_interval(one.tokens_per_s)}
+        if with_ratio:
+            row["decode / baseline"] = decoding.get(id(one.cell), DASH)
+        row["end-to-end tokens/s"] = with_interval(one.cell.interval("output_tokens_per_s"))
+        if with_ratio:
+            row["end to end / baseline"] = whole.get(id(one.cell), DASH)
+        rows.append({**row, "time with every slot decoding": f"{one.share:.0%}"})
+    note = (
+        "Decode: tokens over time while every slot is between its first and its last token. The ramp, every prefill and the drain are left out. "
+        "End to end: all tokens of the steady window over its length, prefills included. Where every slot decoded for a small part of the time only, the first "
+        "rests on little."
+    )
+    return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)

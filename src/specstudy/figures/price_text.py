@@ -1,0 +1,108 @@
+"""Sentences on cost: the cheapest cell, what speculation changes, and what may stand beside a list price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specstudy.analysis import (
+    Cell,
+    CellCost,
+    CostChange,
+    best_changes,
+    break_even_tokens_per_s,
+    cell_costs,
+    cheapest_k,
+    cost_changes,
+    families,
+    family_of,
+    reaches,
+)
+from specstudy.catalog.prices import GpuPrice, TokenPrice, hosted_weights_of, token_prices
+from specstudy.figures.price import price_text, usd_text
+from specstudy.figures.tables import ratio_text
+from specstudy.figures.text import NO_RECORDS, Text, bullets
+
+# The list prices that the study's question names: the current Sonnet and GPT-5.4.
+ASKED_ABOUT = ("anthropic/sonnet-5.5", "openai/gpt-5.4")
+
+
+def cost_lines(cells: Sequence[Cell], price: GpuPrice, target: str) -> Text:
+    """What the records and the price say together, as a list."""
+    costs = cell_costs(cells, price.usd_per_gpu_hour)
+    if not costs:
+        return NO_RECORDS
+    changes = best_changes(cost_changes(cells))
+    by_family = [[one for one in changes if family_of(one.speedup.cell.variant) == family] for family in families([one.speedup.cell for one in changes])]
+    return bullets([_cheapest(costs, price), _spread(costs, changes), *map(_changed, by_family), *_beside_lists(costs, target)])
+
+
+def _cheapest(costs: Sequence[CellCost], price: GpuPrice) -> str:
+    best = min(costs, key=lambda one: one.usd_per_1m.estimate)
+    return (
+        f"The cheapest output tokens come from {best.cell.label} at {best.cell.load.label}: {usd_text(best.usd_per_1m)} a million at {price_text(price)} with "
+        f"the GPU always busy, {usd_text(best.at(0.3))} if it serves in 30 % of the paid time."
+    )
+
+
+def _spread(costs: Sequence[CellCost], changes: Sequence[CostChange]) -> str:
+    """How much the load changes the baseline's cost, beside the largest change by a method."""
+    plain = sorted((one for one in costs if one.cell.variant.method == "none" and one.cell.load.concurrency), key=lambda one: one.cell.load.concurrency or 0)
+    if len(plain) < 2 or plain[0].cell.load == plain[-1].cell.load or not changes:
+        return ""
+    first, last = plain[0], plain[-1]
+    most = min(changes, key=lambda one: one.ratio.estimate)
+    return (
+        f"Without speculation a million costs {usd_text(first.usd_per_1m)} at {first.cell.load.label} and {usd_text(last.usd_per_1m)} at "
+        f"{last.cell.load.label}, {first.usd_per_1m.estimate / last.usd_per_1m.estimate:.1f} times less. The largest change by a method at one load is "
+        f"{most.speedup.cell.variant.label} at {most.speedup.cell.load.label}: {ratio_text(most.ratio)} of its baseline's cost, {most.verdict}."
+    )
+
+
+def _changed(own: Sequence[CostChange]) -> str:
+    """One method's cost over its baseline's at each load."""
+    told = []
+    for verdict in dict.fromkeys(one.verdict for one in own):
+        named = [f"{ratio_text(one.ratio)} at {one.speedup.cell.load.label}{_k(one)}" for one in own if one.verdict == verdict]
+        told.append(f"{verdict}: {', '.join(named)}")
+    return f"{family_of(own[0].speedup.cell.variant).label}, cost over its own baseline's: {'; '.join(told)}."
+
+
+def _k(one: CostChange) -> str:
+    k = one.speedup.cell.variant.num_speculative_tokens
+    return f" (K={k})" if k else ""
+
+
+def _beside_lists(costs: Sequence[CellCost], target: str) -> list[str]:
+    """A line for each list price that this target may stand beside: its own weights, hosted, first; none if nobody sells them."""
+    hosted = hosted_weights_of(target)
+    if not hosted:
+        return [
+            f"No list price on file sells tokens of {target}, so its cost stands beside none: a model of another size has another token. It says what this "
+            "GPU's hour is spread over, and what a method changes about that."
+        ]
+    asked = [row for row in token_prices() if row.id in ASKED_ABOUT]
+    return [_beside(costs, row) for row in [*hosted, *asked]]
+
+
+def _beside(costs: Sequence[CellCost], row: TokenPrice) -> str:
+    needed = {one.usd_per_hour: break_even_tokens_per_s(one.usd_per_hour, row.usd_per_1m_output) for one in costs}
+    found: dict[str, list[int]] = {}
+    for c, one in sorted(_best_by_concurrency(costs).items()):
+        throughput = one.cell.interval("output_tokens_per_s")
+        assert throughput is not None
+        found.setdefault(reaches(throughput, needed[one.usd_per_hour]), []).append(c)
+    told = "; ".join(f"{verdict} at concurrency {', '.join(map(str, cs))}" for verdict, cs in found.items())
+    same = "the same weights" if row.same_weights_as else "another model, whose answers this study doesn't compare"
+    return (
+        f"Break-even with {row.provider}'s {row.model} at ${row.usd_per_1m_output:.2f} a million output tokens ({same}) is at "
+        f"{' or '.join(f'{value:,.0f}' for value in needed.values())} tokens/s. Measured throughput, each load's best method, GPU always busy: {told}."
+    )
+
+
+def _best_by_concurrency(costs: Sequence[CellCost]) -> dict[int, CellCost]:
+    best: dict[int, CellCost] = {}
+    for one in cheapest_k(costs):
+        c = one.cell.load.concurrency
+        if c and (c not in best or one.usd_per_1m.estimate < best[c].usd_per_1m.estimate):
+            best[c] = one
+    return best

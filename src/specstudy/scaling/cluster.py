@@ -1,0 +1,178 @@
+"""What the lab asks of a Kubernetes API: apply, read the autoscaler, the Deployment and the ready pods."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from specstudy.errors import ConfigError
+
+PLURALS = {
+    "Deployment": "deployments",
+    "HorizontalPodAutoscaler": "horizontalpodautoscalers",
+    "Service": "services",
+    "APIService": "apiservices",
+    "ClusterRole": "clusterroles",
+    "ClusterRoleBinding": "clusterrolebindings",
+}
+CLUSTER_WIDE = {"APIService", "ClusterRole", "ClusterRoleBinding"}
+NEW_HPA, OLD_HPA = "autoscaling/v2", "autoscaling/v2beta2"
+
+
+@dataclass(frozen=True)
+class HpaState:
+    """An autoscaler's status. `conditions`: type to "status reason: message". `metrics`: what it saw last, an average where its target is one."""
+
+    current: int
+    desired: int
+    conditions: Mapping[str, str]
+    metrics: Mapping[str, float]
+
+    def reason(self, kind: str) -> str:
+        """The reason of a condition, like FailedGetExternalMetric; nothing if there is no such condition."""
+        words = self.conditions.get(kind, "").split(" ", 2)
+        return words[1].rstrip(":") if len(words) > 1 else ""
+
+
+@dataclass(frozen=True)
+class DeploymentState:
+    """spec.replicas, status.replicas, status.readyReplicas."""
+
+    wanted: int
+    listed: int
+    ready: int
+
+
+class Cluster:
+    """One namespace of one cluster. `client` makes an ApiClient."""
+
+    def __init__(self, client: Callable[[], Any], namespace: str = "default") -> None:
+        from kubernetes import client as k8s
+
+        self.namespace = namespace
+        self._api = client()
+        self._any, self._core = cast("Any", k8s.CustomObjectsApi(self._api)), cast("Any", k8s.CoreV1Api(self._api))
+        self.version = str(cast("Any", k8s.VersionApi(self._api)).get_code().git_version).removeprefix("v")
+        versions = {
+            one.version for group in cast("Any", k8s.ApisApi(self._api)).get_api_versions().groups if group.name == "autoscaling" for one in group.versions
+        }
+        self.hpa_version = NEW_HPA if "v2" in versions else OLD_HPA
+
+    def apply(self, objects: Sequence[Mapping[str, Any]]) -> None:
+        """Create them, or replace what is there. An autoscaler takes the newest apiVersion that the server knows; nothing else of it changes."""
+        for given in objects:
+            body = {**given, "apiVersion": self.hpa_version} if given["kind"] == "HorizontalPodAutoscaler" else dict(given)
+            self._create(body)
+
+    def _create(self, body: dict[str, Any]) -> None:
+        from kubernetes.client import ApiException
+
+        name = body["metadata"]["name"]
+        try:
+            if body["apiVersion"] == "v1":
+                self._core.create_namespaced_service(self.namespace, body)
+            elif body["kind"] in CLUSTER_WIDE:
+                self._any.create_cluster_custom_object(*_path(body), body)
+            else:
+                group, version, plural = _path(body)
+                self._any.create_namespaced_custom_object(group, version, self.namespace, plural, body)
+        except ApiException as error:
+            if error.status != 409:
+                raise ConfigError(f"{body['kind']} {name}", error.status, f"an object that the API server takes ({_message(error)})") from None
+            self.delete([body])
+            self._create(body)
+
+    def delete(self, objects: Sequence[Mapping[str, Any]]) -> None:
+        """Delete what is there of them."""
+        from kubernetes.client import ApiException
+
+        for body in objects:
+            name = body["metadata"]["name"]
+            with contextlib.suppress(ApiException):
+                if body["apiVersion"] == "v1":
+                    self._core.delete_namespaced_service(name, self.namespace)
+                elif body["kind"] in CLUSTER_WIDE:
+                    self._any.delete_cluster_custom_object(*_path(body), name)
+                else:
+                    group, version, plural = _path(body)
+                    self._any.delete_namespaced_custom_object(group, version, self.namespace, plural, name)
+
+    def patch(self, kind: str, api_version: str, name: str, body: Mapping[str, Any]) -> None:
+        """A merge patch."""
+        group, version = api_version.split("/")
+        self._any.patch_namespaced_custom_object(group, version, self.namespace, PLURALS[kind], name, body)
+
+    def hpa(self, name: str) -> HpaState:
+        """The autoscaler's status as it is now."""
+        version = self.hpa_version.split("/")[1]
+        found = self._any.get_namespaced_custom_object("autoscaling", version, self.namespace, "horizontalpodautoscalers", name)
+        status = found.get("status") or {}
+        conditions = {one["type"]: f"{one['status']} {one.get('reason', '')}: {one.get('message', '')}" for one in status.get("conditions") or []}
+        metrics = {}
+        for one in status.get("currentMetrics") or []:
+            external = one.get("external") or {}
+            if external:
+                current = external.get("current") or {}
+                metrics[external["metric"]["name"]] = number(str(current.get("averageValue") or current.get("value") or "0"))
+        return HpaState(int(status.get("currentReplicas") or 0), int(status.get("desiredReplicas") or 0), conditions, metrics)
+
+    def hpa_spec(self, name: str) -> dict[str, Any]:
+        """The autoscaler's specification. Raises ConfigError if there is none of that name."""
+        from kubernetes.client import ApiException
+
+        group, version = self.hpa_version.split("/")
+        try:
+            found = self._any.get_namespaced_custom_object(group, version, self.namespace, "horizontalpodautoscalers", name)
+        except ApiException as error:
+            raise ConfigError("autoscaler", name, f"a HorizontalPodAutoscaler in namespace {self.namespace} ({error.reason})") from None
+        return dict(found["spec"])
+
+    def deployment(self, name: str) -> DeploymentState:
+        """The Deployment's replicas."""
+        found = self._any.get_namespaced_custom_object("apps", "v1", self.namespace, "deployments", name)
+        status = found.get("status") or {}
+        return DeploymentState(int(found["spec"].get("replicas") or 0), int(status.get("replicas") or 0), int(status.get("readyReplicas") or 0))
+
+    def ready_pods(self, service: str) -> list[str]:
+        """Names of the pods behind a Service that take requests, from its Endpoints."""
+        found = self._core.read_namespaced_endpoints(service, self.namespace)
+        return [address.target_ref.name for subset in found.subsets or [] for address in subset.addresses or [] if address.target_ref is not None]
+
+    def available(self, api_service: str) -> str:
+        """The Available condition of an APIService as "status reason: message"; nothing while it has none."""
+        found = self._any.get_cluster_custom_object("apiregistration.k8s.io", "v1", "apiservices", api_service)
+        for one in (found.get("status") or {}).get("conditions") or []:
+            if one["type"] == "Available":
+                return f"{one['status']} {one.get('reason', '')}: {one.get('message', '')}"
+        return ""
+
+
+def number(quantity: str) -> float:
+    """A Kubernetes quantity, like 1500m or 2k."""
+    from kubernetes.utils.quantity import parse_quantity
+
+    return float(cast("Any", parse_quantity)(quantity))
+
+
+def _path(body: Mapping[str, Any]) -> tuple[str, str, str]:
+    group, version = body["apiVersion"].split("/")
+    return group, version, PLURALS[body["kind"]]
+
+
+def _message(error: Any) -> str:
+    return str(error.body or error.reason)[:400]
+
+
+def kubeconfig_cluster(path: Path, namespace: str) -> Cluster:
+    """The user's cluster. Raises ConfigError for a file that can't be used."""
+    from kubernetes import client, config
+
+    settings = client.Configuration()
+    try:
+        cast("Any", config).load_kube_config(str(path), client_configuration=settings)
+    except (OSError, config.ConfigException) as error:
+        raise ConfigError("kubeconfig", str(path), f"a kubeconfig file ({error})") from None
+    return Cluster(lambda: client.ApiClient(settings), namespace)

@@ -1,0 +1,138 @@
+"""Drive a load that steps up and down over an autoscaled Deployment, and make the record of it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from specstudy.catalog.paths import cache_dir, project_root
+from specstudy.measure import StreamClient, gpu_identity, run_async
+from specstudy.measure.cell import request_row
+from specstudy.measure.load import Load, drive
+from specstudy.records import RequestRow, portable, provenance
+from specstudy.records.schema import Method
+from specstudy.scaling.balancer import Balancer
+from specstudy.scaling.cluster import Cluster
+from specstudy.scaling.outcomes import outcomes
+from specstudy.scaling.policy import HpaPolicy
+from specstudy.scaling.record import CHAPTER, Sample, ScalingRun, ServerKind
+from specstudy.scaling.sampler import Query, Sampled, sampling
+from specstudy.workloads.arrivals import steps
+from specstudy.workloads.prompts import Prompt
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What serves: as a record names it."""
+
+    server: ServerKind
+    target: str
+    engine: str
+    engine_version: str
+    slots: int
+    argv: tuple[str, ...]
+    method: Method = "none"
+    draft: str | None = None
+    num_speculative_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class LoadSpec:
+    """Open-loop Poisson arrivals in stages of (requests/s, s); the prompts are used in turn. `slo_ttft_ms`: for goodput."""
+
+    stages: tuple[tuple[float, float], ...]
+    prompts: tuple[Prompt, ...]
+    max_tokens: int
+    slo_ttft_ms: float = 1000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it runs: the cluster, what Prometheus answers, what sends requests for a model, how the autoscaler is set."""
+
+    cluster: Cluster
+    deployment: str
+    autoscaler: str
+    query: Query
+    client: Callable[[str], Balancer | StreamClient]
+    sync_s: float
+    window_s: float
+    scrape_s: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One run as it is kept."""
+
+    run: ScalingRun
+    requests: tuple[RequestRow, ...]
+    samples: tuple[Sample, ...]
+
+
+def run_load(place: Place, replica: Replica, policy: HpaPolicy, load: LoadSpec, *, profile: str, settle_s: float = 0) -> Finished:
+    """Drive the load and sample meanwhile, and for `settle_s` after the last answer. A lost request is counted, and makes no run failed."""
+    record_id, started = uuid.uuid4().hex[:16], datetime.now(UTC)
+    arrival = steps(load.stages, load.seed)
+    prompts = [load.prompts[index % len(load.prompts)] for index in range(len(arrival.times_s))]
+    with sampling(place.cluster, place.deployment, place.autoscaler, place.query) as sampled:
+        driven = run_async(_drive(place, replica.target, load, prompts))
+        _wait_until(driven.began + sum(length for _, length in load.stages) + settle_s)
+    # The pauses between chunks are left out: a scaling run asks nothing of them, and they are most of a row.
+    no_chunks: dict[str, Any] = {"chunk_tokens": (), "chunk_gap_us": ()}
+    requests = tuple(request_row(record_id, index, prompts[index], driven).model_copy(update=no_chunks) for index in range(len(prompts)))
+    samples = sampled.rows(record_id, driven.began)
+    lags = [(outcome.sent - due) * 1e3 for outcome, due in zip(driven.outcomes, driven.scheduled, strict=True)]
+    ok = sum(outcome.ok for outcome in driven.outcomes)
+    found: dict[str, Any] = {
+        "record_id": record_id,
+        "profile": profile,
+        "chapter": CHAPTER,
+        "started_at": started,
+        "status": "ok",
+        "policy": policy,
+        **_place_fields(place, sampled, driven),
+        **{name: value for name, value in vars(replica).items() if name != "argv"},
+        "server_argv": portable(replica.argv, cache_dir()),
+        **{name: getattr(load, name) for name in ("stages", "max_tokens", "seed", "slo_ttft_ms")},
+        "num_prompts": len(prompts),
+        "completed": ok,
+        "failed": len(prompts) - ok,
+        "resent": sum(outcome.resent for outcome in driven.outcomes),
+        "schedule_lag_ms_p99": max(0.0, float(np.percentile(lags, 99))),
+        **outcomes(requests, samples, load.stages, slots=replica.slots, slo_ttft_ms=load.slo_ttft_ms, minimum=policy.min_replicas),
+        **_machine(),
+    }
+    return Finished(ScalingRun.model_validate(found), requests, tuple(samples))
+
+
+def _place_fields(place: Place, sampled: Sampled, driven: Load) -> dict[str, Any]:
+    return {
+        "kubernetes_version": place.cluster.version,
+        "sync_period_s": place.sync_s,
+        "metric_window_s": place.window_s,
+        "scrape_period_s": place.scrape_s,
+        "conditions": [(round(at - driven.began, 3), kind, says) for at, kind, says in sampled.conditions],
+    }
+
+
+def _machine() -> dict[str, Any]:
+    identity = gpu_identity()
+    source = provenance(project_root(), identity.uuids if identity else ())
+    return {**vars(source), "packages": dict(source.packages), "gpu": identity.label if identity else None}
+
+
+async def _drive(place: Place, model: str, load: LoadSpec, prompts: Sequence[Prompt]) -> Load:
+    async with place.client(model) as client:
+        bodies = [client.body(prompt, max_tokens=load.max_tokens, temperature=0, seed=load.seed + index) for index, prompt in enumerate(prompts)]
+        return await drive(client, bodies, steps(load.stages, load.seed))
+
+
+def _wait_until(when: float) -> None:
+    time.sleep(max(0.0, when - time.perf_counter()))

@@ -1,0 +1,76 @@
+"""What came of a load that steps up and down again: when the scale-out was decided, when it sufficed, when latency was good again."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from specstudy.records import RequestRow
+from specstudy.scaling.record import Sample
+
+WINDOW_S = 15.0  # of the recovery
+GOOD_SHARE = 0.95
+
+
+def within_slo(row: RequestRow, slo_ttft_ms: float) -> bool:
+    """Whether a request ended well and its first token came in time, counted from its scheduled arrival."""
+    return row.status == "ok" and row.first_token_s is not None and (row.first_token_s - row.scheduled_s) * 1e3 <= slo_ttft_ms
+
+
+def outcomes(
+    requests: Sequence[RequestRow], samples: Sequence[Sample], stages: Sequence[tuple[float, float]], *, slots: int, slo_ttft_ms: float, minimum: int
+) -> dict[str, Any]:
+    """The computed fields of a ScalingRun; None where it never happened. `stages`: low, high, low."""
+    step, fall = stages[0][1], stages[0][1] + stages[1][1]
+    service = service_time_s([row for row in requests if row.scheduled_s < step])
+    needed = None if service is None else max(minimum, math.ceil(stages[1][0] * service / slots - 1e-9))
+    before = [sample.replicas for sample in samples if sample.at_s <= step]
+    start = before[-1] if before else minimum
+    high = [sample for sample in samples if step < sample.at_s <= fall]
+    decided = next((sample.at_s for sample in high if sample.replicas > start), None)
+    enough = None if needed is None else next((sample.at_s for sample in high if sample.ready >= needed), None)
+    held = [sample.replicas for sample in high if enough is not None and sample.at_s >= enough]
+    recovered = recovery_s(requests, step, fall, slo_ttft_ms)
+    back = next((sample.at_s for sample in samples if sample.at_s > fall and sample.replicas == minimum), None)
+    return {
+        "service_s_mean": service,
+        "replicas_needed": needed,
+        "replicas_max": max((sample.replicas for sample in samples), default=None),
+        "replicas_low_while_high": min(held, default=None),
+        "decided_s": _since(decided, step),
+        "enough_ready_s": _since(enough, step),
+        "recovered_s": _since(recovered, step),
+        "back_to_min_s": _since(back, fall),
+        "scale_downs": sum(later.replicas < earlier.replicas for earlier, later in itertools.pairwise(samples)),
+        "goodput_share": float(np.mean([within_slo(row, slo_ttft_ms) for row in requests])) if requests else None,
+    }
+
+
+def service_time_s(requests: Sequence[RequestRow]) -> float | None:
+    """Mean time in a slot: arrival to last token, of the half of the requests whose first token came soonest, which found a slot free.
+
+    None without a good request.
+    """
+    good = [row for row in requests if row.status == "ok" and row.first_token_s is not None and row.last_token_s is not None]
+    soonest = sorted(good, key=lambda row: (row.first_token_s or 0.0) - row.sent_s)[: max(1, len(good) // 2)]
+    return float(np.mean([(row.last_token_s or 0.0) - row.sent_s for row in soonest])) if good else None
+
+
+def recovery_s(requests: Sequence[RequestRow], step: float, fall: float, slo_ttft_ms: float) -> float | None:
+    """Begin of the first two windows in a row, by scheduled arrival, with GOOD_SHARE of requests within the SLO; None if there are none."""
+    shares = []
+    for begin in np.arange(step, fall - 2 * WINDOW_S + 1e-9, 1.0):
+        both = []
+        for start in (begin, begin + WINDOW_S):
+            own = [within_slo(row, slo_ttft_ms) for row in requests if start <= row.scheduled_s < start + WINDOW_S]
+            both.append(bool(own) and float(np.mean(own)) >= GOOD_SHARE)
+        shares.append((float(begin), all(both)))
+    return next((begin for begin, good in shares if good), None)
+
+
+def _since(at_s: float | None, from_s: float) -> float | None:
+    return None if at_s is None else at_s - from_s

@@ -1,0 +1,201 @@
+"""Scaling runs and simulations to figures and tables. Each figure says what it rests on: vLLM, stand-ins, or a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from specstudy.figures.picture import RC, SIZE_IN, Kind, Picture, canvas
+from specstudy.figures.style import legend_above
+from specstudy.figures.tables import DASH, Table
+from specstudy.figures.text import NO_RECORDS, Text, bullets
+from specstudy.scaling.record import ScalingRun
+from specstudy.scaling.scenarios import SHIPPED, TRIED
+from specstudy.scaling.views import RunView
+
+BLUE, ORANGE, GREEN, BLACK, PINK = "#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7"
+
+
+def kind_of(run: ScalingRun) -> Kind:
+    """The badge of a run."""
+    return "real" if run.server == "real" else "stand-in"
+
+
+def seconds(value: float | None) -> str:
+    """Like 12 s; a dash for what never happened."""
+    return DASH if value is None else f"{value:.0f} s"
+
+
+def timeline(view: RunView | None) -> Picture | Text:
+    """Replicas, queue wait, TTFT and goodput over the time of one run, with the step, the decision and the recovery marked."""
+    if view is None:
+        return NO_RECORDS
+    run, samples = view.run, view.samples
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(SIZE_IN[0], 7.4), layout="constrained")
+        panels = figure.subplots(4, 1, sharex=True)
+    replicas, wait, ttft, goodput = panels
+    replicas.step(samples["at_s"], samples["replicas"], where="post", color=BLUE, label="asked for")
+    replicas.step(samples["at_s"], samples["ready"], where="post", color=ORANGE, linestyle="--", label="ready")
+    replicas.set_ylabel("replicas")
+    replicas.set_ylim(0, 1.5 * max(3, samples["replicas"].max()))  # room for the marks
+    replicas.yaxis.set_major_locator(MaxNLocator(integer=True))
+    wait.plot(samples["at_s"], samples["queue_wait_ms"] / 1e3, color=BLUE, label="mean over 15 s")
+    targets = [one.target for one in run.policy.metrics if one.kind == "Value"]
+    for target in targets:
+        wait.axhline(target / 1e3, color="#444444", linestyle=":", linewidth=1, label="target")
+    wait.set_ylabel("queue wait (s)")
+    ttft.plot(*_seconds(view.ttft_median()), color=BLUE, label="p50, 5 s")
+    ttft.plot(*_seconds(view.ttft_percentile(99)), color=ORANGE, linestyle="--", marker=".", label="p99, 300 requests")
+    ttft.axhline(run.slo_ttft_ms / 1e3, color="#444444", linestyle=":", linewidth=1, label="SLO")
+    ttft.set_ylabel("TTFT (s)")
+    times, arrived, good = view.goodput()
+    goodput.step(times, arrived, where="mid", color="#777777", linestyle="--", label="arrived")
+    goodput.step(times, good, where="mid", color=GREEN, label="first token within the SLO")
+    goodput.set_ylabel("requests/s")
+    goodput.set_xlabel("time since the load began (s)")
+    for axes in panels:
+        _stages(axes, run)
+        axes.set_ylim(bottom=0)
+        legend_above(axes, columns=3)
+    _marks(replicas, run)
+    alt = (
+        f"Four panels over time. The load triples at {run.step_s:.0f} s and falls back at {run.fall_s:.0f} s. {run_facts(run)} "
+        f"Longest mean queue wait {samples['queue_wait_ms'].max() / 1e3:.1f} s."
+    )
+    return Picture.of(figure, "The load triples: what happens?", alt, kind_of(run))
+
+
+def _seconds(series: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    return series[0], series[1] / 1e3
+
+
+def _stages(axes: Axes, run: ScalingRun) -> None:
+    axes.axvspan(run.step_s, run.fall_s, color="#f0f0f0", zorder=0)
+
+
+def _marks(axes: Axes, run: ScalingRun) -> None:
+    """Where the scale-out was decided and where latency was good again."""
+    top = axes.get_ylim()[1]
+    for at, text, height in ((run.decided_s, "decided", 0.93), (run.recovered_s, "recovered", 0.79)):
+        if at is not None:
+            axes.axvline(run.step_s + at, color=BLACK, linewidth=0.8)
+            axes.annotate(
+                f"{text} +{at:.0f} s",
+                (run.step_s + at, top * height),
+                xytext=(4, 0),
+                textcoords="offset points",
+                fontsize=9,
+                bbox={"facecolor": "#ffffff", "alpha": 0.8, "pad": 1, "edgecolor": "none"},
+            )
+
+
+def run_facts(run: ScalingRun) -> str:
+    """One sentence of figures on a run."""
+    return (
+        f"Scale-out decided {seconds(run.decided_s)} after the step; {run.replicas_needed} replicas, the fewest that suffice, ready after "
+        f"{seconds(run.enough_ready_s)}; latency good again after {seconds(run.recovered_s)}; at most {run.replicas_max} replicas; back at the minimum "
+        f"{seconds(run.back_to_min_s)} after the load fell; {run.failed} of {run.num_prompts:,} requests lost."
+    )
+
+
+def policies_figure(found: Sequence[RunView]) -> Picture | Text:
+    """Replicas over time, a panel for each policy that was run on the same servers."""
+    shown = [view for view in found if view.run.server == found[0].run.server] if found else []
+    if not shown:
+        return NO_RECORDS
+    shown.sort(key=lambda view: (view.run.policy.name != SHIPPED, list(TRIED).index(view.run.policy.name) if view.run.policy.name in TRIED else 99))
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(SIZE_IN[0], 0.6 + 1.25 * len(shown)), layout="constrained")
+        panels = figure.subplots(len(shown), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    told = []
+    for axes, view in zip(panels, shown, strict=True):
+        axes.step(view.samples["at_s"], view.samples["replicas"], where="post", color=BLUE)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+        if view.run.replicas_needed:
+            axes.hlines(view.run.replicas_needed, view.run.step_s, view.run.fall_s, color=ORANGE, linestyle=":", linewidth=1.5)
+        _stages(axes, view.run)
+        axes.set_ylim(bottom=0)
+        axes.set_title(view.label, fontsize=10, loc="left")
+        told.append(f"{view.label}: at most {view.run.replicas_max}, scaled down {view.run.scale_downs} times")
+    panels[-1].set_xlabel("time since the load began (s); grey: 3x load, dotted: needed")
+    panels[len(shown) // 2].set_ylabel("replicas asked for")
+    alt = f"Replicas over time for {len(shown)} policies. {'; '.join(told)}."
+    return Picture.of(figure, "Which policy holds while the load is high?", alt, kind_of(shown[0].run))
+
+
+def policies_table(found: Sequence[RunView]) -> Table | Text:
+    """What each policy did, failures included."""
+    if not found:
+        return NO_RECORDS
+    rows = [{"policy": view.label, "verdict": verdict(view.run), **_figures(view.run)} for view in found]
+    ideas = " ".join(f"{name}: {TRIED[name].idea}" for name in dict.fromkeys(view.run.policy.name for view in found) if name in TRIED)
+    return Table(pd.DataFrame(rows), kind_of(found[0].run), ideas)
+
+
+def _figures(run: ScalingRun) -> dict[str, object]:
+    return {
+        "decided": seconds(run.decided_s),
+        "enough ready": seconds(run.enough_ready_s),
+        "recovered": seconds(run.recovered_s),
+        "needed": run.replicas_needed,
+        "most": run.replicas_max,
+        "fewest at 3x": run.replicas_low_while_high,
+        "scale-downs": run.scale_downs,
+        "back at minimum": seconds(run.back_to_min_s),
+        "lost": run.failed,
+        "within SLO": DASH if run.goodput_share is None else f"{run.goodput_share:.1%}",
+    }
+
+
+def verdict(run: ScalingRun) -> str:
+    """What a policy failed at, by the rules of the chapter; "holds" if at nothing."""
+    faults = []
+    if run.decided_s is None or run.decided_s > 30:
+        faults.append("late")
+    if run.replicas_needed is not None and (run.replicas_low_while_high or 0) < run.replicas_needed:
+        faults.append("scaled down below the need" if run.replicas_low_while_high is not None else "never had enough")
+    if run.replicas_needed is not None and run.replicas_max is not None and run.replicas_max > 2 * run.replicas_needed:
+        faults.append("overshoots")
+    if run.back_to_min_s is None:
+        faults.append("not back in time")
+    if run.failed:
+        faults.append("lost requests")
+    return ", ".join(faults) or "holds"
+
+
+def conclusion(view: RunView | None) -> Text:
+    """What the run shows, against what it must reach."""
+    if view is None:
+        return NO_RECORDS
+    run = view.run
+    told = "vLLM replicas" if run.server == "real" else "paced stand-ins, so its times to first token say nothing of vLLM"
+    lines = [f"The run is of {told}; control plane {run.kubernetes_version}, autoscaler every {run.sync_period_s:g} s, a window of {run.metric_window_s:g} s."]
+    lines.append(run_facts(run))
+    reached = verdict(run)
+    lines.append("It meets every bound of this chapter." if reached == "holds" else f"It fails a bound of this chapter: {reached}.")
+    return bullets(lines)
+
+
+def line_figure(xs: Sequence[float], ys: Sequence[tuple[str, Sequence[float]]], *, question: str, x: str, y: str, log: bool = True) -> Picture:
+    """Simulated lines over one parameter."""
+    figure, axes = canvas()
+    told = []
+    for (name, values), colour, marker, style in zip(ys, (BLUE, ORANGE, GREEN, PINK), "osD^", ("-", "--", ":", "-."), strict=False):
+        axes.plot(xs, values, color=colour, marker=marker, linestyle=style, label=name)
+        told.append(f"{name}: " + ", ".join(f"{value:g} at {at:g}" for at, value in zip(xs, values, strict=True)))
+    if log:
+        axes.set_xscale("log")
+        axes.set_xticks(list(xs), [f"{at:g}" for at in xs])
+        axes.minorticks_off()
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_ylim(bottom=0)
+    legend_above(axes)
+    return Picture.of(figure, question, f"{y} over {x}. {'; '.join(told)}.", "simulated")

@@ -1,0 +1,107 @@
+"""What the simulation says beyond one machine: cold starts of minutes, fleets of a thousand, and replicas that speculation saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from specstudy.scaling.policy import HpaPolicy
+from specstudy.scaling.scenarios import TRIED
+from specstudy.scaling.simulate import Scenario, Simulated, replicas_for, simulate
+
+COLD_STARTS_S = (10, 30, 60, 120, 300, 600)
+FLEETS = (3, 10, 30, 100, 1000)
+SHORT_WAIT_S = 1.0
+COMPARED = ("wait-and-slots", "default-scale-up", "scale-up-window", "slots-alone")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One simulated step, in s from it. `recovered_s`: until no wait of a window of 15 s passes SHORT_WAIT_S at p95; None if that never comes.
+
+    `most`, `fewest_after`: replicas, the second from when enough were ready to the end of the high load. `needed`: by capacity.
+    """
+
+    recovered_s: float | None
+    decided_s: float | None
+    most: int
+    fewest_after: int
+    needed: int
+    replica_s: float
+
+
+def answer(found: Simulated, scenario: Scenario) -> Answer:
+    """Read a 1x, 3x, 1x simulation."""
+    begin = scenario.stages[0][1]
+    end = begin + scenario.stages[1][1]
+    needed = scenario.needed(scenario.stages[1][0])
+    start = found.replicas[found.at_s <= begin][-1]
+    high = (found.at_s > begin) & (found.at_s <= end)
+    rose = found.at_s[high & (np.append(found.replicas[1:], found.replicas[-1]) > start)]
+    enough = found.at_s[high & (found.ready >= needed)]
+    after = found.replicas[high & (found.at_s >= enough[0])] if len(enough) else np.array([0])
+    calm = (t for t in np.arange(begin, end - 30, 5.0).tolist() if all(_calm(found, t + more) for more in (0, 15)))
+    recovered = next(calm, None)
+    sync = scenario.sync_s
+    return Answer(
+        None if recovered is None else float(recovered - begin),
+        float(rose[0] - begin) if len(rose) else None,
+        int(found.replicas.max()),
+        int(after.min()),
+        needed,
+        float(found.replicas.sum() * sync),
+    )
+
+
+def _calm(found: Simulated, at_s: float) -> bool:
+    waits = found.between(at_s, at_s + 15)
+    return len(waits) > 0 and float(np.percentile(waits, 95)) <= SHORT_WAIT_S
+
+
+def step_scenario(service_s: Sequence[float], slots: int, cold_start_s: float, needed: int, length_s: float) -> Scenario:
+    """A load that, tripled for `length_s`, needs 90 per cent of `needed` replicas' slots."""
+    high = 0.9 * needed * slots / float(np.mean(service_s))
+    first = max(1, int(np.ceil(high / 3 * float(np.mean(service_s)) / (0.7 * slots))))
+    return Scenario(((high / 3, 60), (high, length_s), (high / 3, 15)), tuple(service_s), slots, cold_start_s, first)
+
+
+def _or_never(value: float | None) -> float:
+    return float(np.inf) if value is None else value
+
+
+def _policy(name: str, slots: int, cold_start_s: float, needed: int) -> HpaPolicy:
+    return TRIED[name].make(slots, cold_start_s).model_copy(update={"max_replicas": 4 * needed})
+
+
+def cold_start_study(service_s: Sequence[float], slots: int, needed: int = 6) -> pd.DataFrame:
+    """A row for each policy and cold start: recovery and decision (inf for never), and the most replicas over the needed."""
+    rows = []
+    for name in COMPARED:
+        for cold in COLD_STARTS_S:
+            scenario = step_scenario(service_s, slots, cold, needed, max(600.0, 5 * cold))
+            one = answer(simulate(_policy(name, slots, cold, needed), scenario), scenario)
+            rows.append((name, cold, _or_never(one.recovered_s), one.most / one.needed, _or_never(one.decided_s)))
+    return pd.DataFrame(rows, columns=["policy", "cold_start_s", "recovered_s", "most_over_needed", "decided_s"])
+
+
+def fleet_study(service_s: Sequence[float], slots: int, name: str, cold_start_s: float = 60) -> pd.DataFrame:
+    """A row for each fleet's size, for one policy."""
+    rows = []
+    for needed in FLEETS:
+        scenario = step_scenario(service_s, slots, cold_start_s, needed, 4 * cold_start_s)
+        one = answer(simulate(_policy(name, slots, cold_start_s, needed), scenario), scenario)
+        rows.append((needed, one.recovered_s, one.decided_s, one.most / needed, one.fewest_after / needed))
+    return pd.DataFrame(rows, columns=["needed", "recovered_s", "decided_s", "most_over_needed", "fewest_over_needed"])
+
+
+def saving_study(service_s: Mapping[str, Sequence[float]], slots: int, wait_p99_s: float, replicas: Sequence[int] = (1, 3, 10, 30, 100)) -> pd.DataFrame:
+    """Replicas that each method needs for a p99 wait at the loads that fill `replicas` of the first method to 70 per cent."""
+    base = next(iter(service_s.values()))
+    rows = []
+    for count in replicas:
+        rate = 0.7 * count * slots / float(np.mean(base))
+        rows.append({"requests/s": rate, **{name: replicas_for(rate, times, slots, wait_p99_s) for name, times in service_s.items()}})
+    return pd.DataFrame(rows)

@@ -1,0 +1,75 @@
+"""Scaling runs as series over time, for the figures: nothing is drawn here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from specstudy.records.schema import P99_NEEDS
+from specstudy.scaling.record import LoadedRuns, ScalingRun
+
+BIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run with its rows. Times in s from the load's begin."""
+
+    run: ScalingRun
+    requests: pd.DataFrame
+    samples: pd.DataFrame
+
+    @property
+    def label(self) -> str:
+        """The policy's name, with the speculation method if there is one."""
+        return self.run.policy.name + ("" if self.run.method == "none" else f", {self.run.draft or self.run.method} K={self.run.num_speculative_tokens}")
+
+    @cached_property
+    def ttft_ms(self) -> pd.Series:
+        """Time to first token of each request, from its scheduled arrival; a lost request's is infinite."""
+        return ((self.requests["first_token_s"] - self.requests["scheduled_s"]) * 1e3).fillna(np.inf)
+
+    def ttft_percentile(self, percent: float) -> tuple[np.ndarray, np.ndarray]:
+        """(time, TTFT in ms) of that percentile over windows of 300 consecutive arrivals, the fewest that a p99 may rest on, a third apart."""
+        order = self.requests["scheduled_s"].to_numpy().argsort()
+        times, values = self.requests["scheduled_s"].to_numpy()[order], self.ttft_ms.to_numpy()[order]
+        starts = range(0, max(0, len(values) - P99_NEEDS) + 1, P99_NEEDS // 3)
+        windows = [slice(start, start + P99_NEEDS) for start in starts if start + P99_NEEDS <= len(values)]
+        return np.array([times[one].mean() for one in windows]), np.array([np.percentile(values[one], percent) for one in windows])
+
+    def ttft_median(self) -> tuple[np.ndarray, np.ndarray]:
+        """(time, median TTFT in ms) by arrival, in bins of BIN_S that hold a request."""
+        edges = self._edges()
+        which = np.digitize(self.requests["scheduled_s"], edges) - 1
+        medians = self.ttft_ms.groupby(which).median()
+        return (edges[medians.index] + BIN_S / 2), medians.to_numpy()
+
+    def _edges(self) -> np.ndarray:
+        return np.arange(0, sum(length for _, length in self.run.stages) + BIN_S, BIN_S)
+
+    def goodput(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(time, requests/s that arrived, requests/s of those within the SLO), by arrival, in bins of BIN_S."""
+        edges = self._edges()
+        arrived, _ = np.histogram(self.requests["scheduled_s"], edges)
+        good, _ = np.histogram(self.requests["scheduled_s"][self.ttft_ms <= self.run.slo_ttft_ms], edges)
+        return (edges[:-1] + edges[1:]) / 2, arrived / BIN_S, good / BIN_S
+
+
+def views(loaded: LoadedRuns) -> list[RunView]:
+    """Good runs, oldest first; of several with one policy, server and method the newest alone."""
+    newest: dict[tuple[str, str, str, str | None], ScalingRun] = {}
+    for run in sorted(loaded.runs, key=lambda run: run.started_at):
+        if run.status == "ok":
+            newest[(run.policy.name, run.server, run.method, run.draft)] = run
+    requests, samples = loaded.requests.to_pandas(), loaded.samples.to_pandas()
+    return [RunView(run, requests[requests["record_id"] == run.record_id], samples[samples["record_id"] == run.record_id]) for run in newest.values()]
+
+
+def of_policy(found: Sequence[RunView], name: str) -> RunView | None:
+    """The newest run of that policy; real servers before stand-ins, without speculation before with it."""
+    own = [view for view in found if view.run.policy.name == name]
+    return min(own, key=lambda view: (view.run.server != "real", view.run.method != "none"), default=None)

@@ -1,0 +1,82 @@
+"""Decode throughput by hand: what belongs to a prefill, the ramp or the drain isn't in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.standin.synthetic import REQUEST, cell, record
+
+from specstudy.analysis import Cell, decode_speedups, decode_throughput
+from specstudy.records import RequestRow
+
+
+def request(index: int, sent_s: float, first_s: float, gaps_s: list[float], tokens: list[int], **more: Any) -> RequestRow:
+    gaps = tuple(round(gap * 1e6) for gap in gaps_s)
+    fields = {
+        "index": index,
+        "scheduled_s": sent_s,
+        "sent_s": sent_s,
+        "first_token_s": first_s,
+        "last_token_s": first_s + sum(gaps_s),
+        "chunk_gap_us": gaps,
+        "chunk_tokens": tuple(tokens),
+        "chunks": len(tokens),
+        "completion_tokens": sum(tokens),
+    }
+    return RequestRow.model_validate({**REQUEST, **fields, **more})
+
+
+def two_slots() -> Cell:
+    """Slot A: first token at 1.0, then one each 0.1 s to 2.0; after a prefill of 0.5 s again 2.5 to 3.0.
+    Slot B: first token at 1.4, then two each 0.1 s to 2.9."""
+    rows = [
+        request(0, 0.0, 1.0, [0.1] * 10, [1] * 11),
+        request(1, 0.0, 1.4, [0.1] * 15, [1] + [2] * 15),
+        request(2, 2.0, 2.5, [0.1] * 5, [1] * 6),
+    ]
+    return cell([record(concurrency=2, num_prompts=3, completed=3)], rows)
+
+
+def test_only_time_in_which_every_slot_decodes_counts() -> None:
+    # Both decode from 1.4 to 2.0 (6 steps of 1 + 2 tokens) and from 2.5 to 2.9 (4 steps): 30 tokens in 1.0 s.
+    found = decode_throughput(two_slots())
+    assert found is not None
+    assert found.tokens_per_s.estimate == pytest.approx(30.0)
+    assert found.share == pytest.approx(1.0 / 3.0)
+
+
+def test_one_slot_is_the_inverse_of_tpot() -> None:
+    # 0.8 s of prefill before each answer; 10 tokens in 0.5 s after the first one, twice.
+    rows = [request(0, 0.0, 0.8, [0.05] * 10, [1] * 11), request(1, 1.3, 2.1, [0.05] * 10, [1] * 11)]
+    found = decode_throughput(cell([record(concurrency=1)], rows))
+    assert found is not None
+    assert found.tokens_per_s.estimate == pytest.approx(20.0)
+    assert found.share == pytest.approx(1.0 / 2.6)
+
+
+def test_slots_that_never_decode_together_have_no_rate() -> None:
+    rows = [request(0, 0.0, 0.1, [0.1] * 3, [1] * 4), request(1, 0.0, 0.5, [0.1] * 3, [1] * 4)]
+    assert decode_throughput(cell([record(concurrency=2)], rows)) is None
+
+
+def test_an_open_loop_has_no_slots() -> None:
+    rows = [request(0, 0.0, 0.1, [0.1] * 3, [1] * 4)]
+    assert decode_throughput(cell([record(concurrency=None, pattern="poisson", request_rate=1.0)], rows)) is None
+
+
+def test_the_speedup_is_that_of_decoding_alone() -> None:
+    # Prefill takes 1 s on both sides. Decoding gives 10 tokens/s against 40: 4 times, though end to end it is less.
+    def one(step_tokens: int, gap_s: float, steps: int, **more: Any) -> Cell:
+        rows = [
+            request(i, i * 10.0, i * 10.0 + 1.0, [gap_s] * steps, [1] + [step_tokens] * steps, record_id=f"{number:016x}")
+            for number in range(2)
+            for i in range(2)
+        ]
+        return cell([record(concurrency=1, repeat=number, record_id=f"{number:016x}", **more) for number in range(2)], rows)
+
+    plain = one(1, 0.1, 20)
+    drafted = one(4, 0.1, 5, method="eagle3", draft="e", num_speculative_tokens=3)
+    (found,) = decode_speedups([plain, drafted])
+    assert found.ratio.estimate == pytest.approx(4.0)
+    assert found.verdict == "faster"

@@ -1,0 +1,111 @@
+"""A measured step beside its limit, by hand for the 70B shape in FP8."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.standin.synthetic import cell, record, request
+
+from specstudy.analysis.cells import Cell
+from specstudy.analysis.shares import draft_shape, share_of, shares, step_ms
+from specstudy.analysis.weights import PRECISIONS, weights_of
+from specstudy.records.machine import MachineLimits
+
+MACHINE = MachineLimits(
+    allocation="a" * 12,
+    measured_at=datetime(2026, 11, 29, tzinfo=UTC),
+    device="a GPU",
+    torch="2.11.0",
+    memory_bytes=150 * 10**9,
+    copy_bytes_per_s=(4.3e12,),
+    read_bytes_per_s={"sum": (4.2e12,)},
+    bf16_flop_per_s=(0.8e15,),
+    fp8_flop_per_s=(1.6e15,),
+)
+PLAIN = {"method": "none", "draft": None, "num_speculative_tokens": None, "acceptance_length": None, "acceptance_rate": None, "acceptance_per_position": None}
+LLAMA: dict[str, Any] = {"target": "llama-3.3-70b-shape", "quantization": "fp8", "dtype": "bfloat16", "concurrency": 1, "allocation": "a" * 12}
+
+
+def measured(gaps: list[float], **changes: Any) -> Cell:
+    """Repeats with these median pauses; one request each of 512 tokens in and 256 out."""
+    fixed = {**PLAIN, **LLAMA, "tokens_per_chunk_mean": 1.0, "queue_wait_ms_mean": 0.0, "e2e_ms_mean": 5_000.0, **changes}
+    records = [record(repeat=i, record_id=f"{i:016x}", chunk_gap_ms_p50=gap, **fixed) for i, gap in enumerate(gaps)]
+    return cell(records, [request(one.record_id, 0, prompt_tokens=512, completion_tokens=256) for one in records])
+
+
+def test_the_share_of_a_step() -> None:
+    """70.55 GB of weights (the embedding isn't read) and 641 tokens of cache over 4.3 TB/s: 16.46 ms, of a step of 20 ms."""
+    found = share_of(measured([20.0, 20.0]), MACHINE)
+    assert found is not None
+    least = (80 * 855_638_016 + 2 * (128_256 * 8_192 + 161 * 8_192) + (512 + 128 + 1) * 327_680) / 4.3e9
+    assert found.share.estimate == pytest.approx(least / 20)
+    assert found.share.estimate == pytest.approx(0.823, abs=0.001)
+    assert (found.bound, found.context) == ("weights", 640)
+
+
+def test_the_interval_is_turned_over() -> None:
+    found = share_of(measured([19.0, 21.0]), MACHINE)
+    assert found is not None
+    assert found.share.low < found.share.estimate < found.share.high
+    assert found.share.low == pytest.approx(found.limit.total_s * 1e3 / found.step_ms.high)
+
+
+def test_most_of_a_slow_step_is_overhead() -> None:
+    found = share_of(measured([40.0]), MACHINE)
+    assert found is not None
+    assert found.bound == "overhead"
+
+
+def test_requests_that_wait_for_a_place_are_not_decoding() -> None:
+    found = share_of(measured([30.0], concurrency=32, queue_wait_ms_mean=1_250.0), MACHINE)
+    assert found is not None
+    assert found.sequences == 24
+
+
+@pytest.mark.parametrize(
+    ("fields", "step"),
+    [
+        ({"chunk_gap_ms_p50": 21.0, "tokens_per_chunk_mean": 1.0, "tpot_ms_mean": 25.0}, 21.0),
+        # Chunks that were merged aren't steps.
+        ({"chunk_gap_ms_p50": 42.0, "tokens_per_chunk_mean": 1.9, "tpot_ms_mean": 25.0}, 25.0),
+    ],
+)
+def test_a_step_without_speculation(fields: dict[str, float], step: float) -> None:
+    found = step_ms(cell([record(**{**PLAIN, **fields})]))
+    assert found is not None
+    assert found.estimate == step
+
+
+def test_a_step_with_speculation_delivers_the_acceptance_length() -> None:
+    """2.5 tokens at 10 ms each; where a chunk has 2.4 of them it is a step."""
+    fields = {"method": "eagle3", "num_speculative_tokens": 3, "acceptance_length": 2.5, "tpot_ms_mean": 10.0, "chunk_gap_ms_p50": 24.5}
+    merged, single = (step_ms(cell([record(tokens_per_chunk_mean=carried, **fields)])) for carried in (3.1, 2.4))
+    assert merged is not None and single is not None
+    assert (merged.estimate, single.estimate) == (25.0, 24.5)
+
+
+def test_what_the_log_says_of_the_kernel_decides_the_rate() -> None:
+    marlin = share_of(measured([20.0], linear_kernel="MarlinFP8ScaledMMLinearKernel"), MACHINE)
+    native = share_of(measured([20.0], linear_kernel="CutlassFP8ScaledMMLinearKernel"), MACHINE)
+    assert marlin is not None and native is not None
+    assert (marlin.server.precision, native.server.precision) == (PRECISIONS["fp8-marlin"], PRECISIONS["fp8"])
+
+
+def test_no_share_without_limits_of_the_same_allocation_or_sizes() -> None:
+    one = measured([20.0])
+    assert shares([one], {}) == shares([one], {"b" * 12: MACHINE}) == []
+    assert len(shares([one], {"a" * 12: MACHINE})) == 1
+    assert share_of(measured([20.0], target="somebody-elses"), MACHINE) is None
+
+
+def test_the_studys_own_drafts_have_their_sizes() -> None:
+    """The P-EAGLE head: 4 layers of width 576, the first with twice the inputs. The pruned model: 23 of the target's 30 layers."""
+    peagle, pruned = draft_shape("smollm2-135m-peagle"), draft_shape("smollm2-135m-pruned")
+    assert peagle is not None and pruned is not None
+    each = 576 * (576 + 2 * 192) + 576 * 576 + 3 * 576 * 1_536
+    assert weights_of(peagle).linear == 4 * each + 576 * (576 + 2 * 192)
+    assert weights_of(peagle).lm_head == 576 * 24_576
+    assert weights_of(pruned).linear == 23 * each
+    assert draft_shape(None) is draft_shape("somebody-elses") is None

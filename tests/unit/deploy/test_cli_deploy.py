@@ -1,0 +1,77 @@
+"""`specstudy deploy render` and `specstudy lab build` as a shell sees them: files or a reason, and an exit status."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from specstudy.catalog import recorded_dir
+from specstudy.cli import main
+from specstudy.errors import ConfigError
+from specstudy.scaling import recipe
+from specstudy.scaling.binaries import VARIABLE, need
+
+EAGLE3 = ["--method", "eagle3", "--draft", "smollm2-135m-eagle3", "-k", "5"]
+
+
+def specstudy(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["specstudy", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_it_writes_a_tree_and_says_how_to_apply_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mine"
+    assert specstudy(monkeypatch, "deploy", "render", *EAGLE3, "--out", str(out)) == 0
+    assert capsys.readouterr().out == f"kubectl apply -k {out}/overlays/eagle3\n"
+    assert [path.name for path in (out / "overlays").iterdir()] == ["eagle3"]
+    assert (out / "components" / "hpa" / "hpa.yaml").is_file()
+
+
+def test_records_of_ones_own_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder without any holds no evidence; with the recorded file in it, it does."""
+    words = ["deploy", "render", *EAGLE3, "--results-dir", str(tmp_path / "results"), "--out", str(tmp_path / "out")]
+    assert specstudy(monkeypatch, *words) == 2
+    assert "what a record of h200-smollm2 measured" in capsys.readouterr().err
+    (tmp_path / "results" / "h200-smollm2").mkdir(parents=True)
+    shutil.copy(recorded_dir() / "h200-smollm2" / "04_eagle3.jsonl", tmp_path / "results" / "h200-smollm2")
+    assert specstudy(monkeypatch, *words) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*EAGLE3[:-1], "11"], "--unmeasured renders it all the same"),
+        ([*EAGLE3[:-1], "0"], "num_speculative_tokens: got 0"),
+        (["--method", "magic"], "method: got 'magic'"),
+        (["--profile", "cpu-smollm2"], "a profile for a GPU"),
+        (["--profile", "nope"], "profile: got 'nope'; known: "),
+        (["--max-replicas", "1", "--min-replicas", "2"], "max_replicas: got 1; at least min_replicas, 2"),
+    ],
+)
+def test_bad_input_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert specstudy(monkeypatch, "deploy", "render", *words, "--out", str(tmp_path / "out")) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_that_cannot_build_is_told_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SPECSTUDY_CACHE", str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(recipe, "KEYRING", tmp_path / "no-keyring.gpg")
+    assert specstudy(monkeypatch, "lab", "build") == 2
+    said = capsys.readouterr().err
+    assert "apt-get, dpkg-deb, nice" in said and "no-keyring.gpg" in said and VARIABLE in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_never_built_says_how_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECSTUDY_CACHE", str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(ConfigError, match="specstudy lab build"):
+        need()

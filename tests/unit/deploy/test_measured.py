@@ -1,0 +1,97 @@
+"""What ships is what was measured: the records' own command lines against the rendered containers'."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from specstudy.catalog import load_profile, recorded_dir
+from specstudy.deploy import objects
+from specstudy.deploy.measured import good_records, longest_request_s, placeless
+from specstudy.deploy.render import shipped_overlays
+from specstudy.deploy.wanted import Wanted, resolve
+from specstudy.errors import ConfigError
+from specstudy.records import Record
+
+OVERLAYS = shipped_overlays()
+EAGLE3 = {"profile": "h200-smollm2", "method": "eagle3", "draft": "smollm2-135m-eagle3", "num_speculative_tokens": 3}
+
+
+def records() -> list[Record]:
+    return list(good_records(load_profile("h200-smollm2"), recorded_dir()))
+
+
+def without_places(words: list[str]) -> list[str]:
+    """The words after the interpreter without what says where a model lies or a server listens, found here by other means than the product's."""
+    kept, skip = [], False
+    for word in words[1:]:
+        if skip:
+            skip = False
+        elif word in ("--model", "--host", "--port"):
+            skip = True
+        elif word.startswith("{"):
+            kept.append(str(sorted((key, str(value)) for key, value in json.loads(word).items() if key != "model")))
+        else:
+            kept.append(word)
+    return kept
+
+
+@pytest.mark.parametrize("name", [name for name, wanted in OVERLAYS.items() if not wanted.unmeasured])
+def test_a_container_runs_the_command_line_of_a_record(name: str) -> None:
+    found = resolve(OVERLAYS[name])
+    container = objects.deployment(found)["spec"]["template"]["spec"]["containers"][0]
+    ours = without_places([*container["command"], *container["args"]])
+    same = [one for one in records() if without_places(list(one.server_argv)) == ours]
+    assert same
+    assert {one.method for one in same} == {found.deployment.method}
+    assert container["image"] == f"vllm/vllm-openai:v{max(one.engine_version for one in same)}"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_what_was_not_measured_says_so(name: str) -> None:
+    found = resolve(OVERLAYS[name])
+    notes = objects.deployment(found)["spec"]["template"]["metadata"]["annotations"]
+    assert (notes["specstudy/evidence"] == "not measured") == (found.evidence is None)
+    if not OVERLAYS[name].unmeasured:
+        assert notes["specstudy/evidence"].startswith("real: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"num_speculative_tokens": 9}, "method"),
+        ({"tensor_parallel_size": 3}, "method"),
+        ({"engine_version": "0.32.0"}, "engine_version"),
+        ({"draft": "nope"}, "draft"),
+        ({"method": "peagle"}, "draft"),
+        ({"method": "none", "draft": None, "num_speculative_tokens": None, "draft_id": "a/b"}, "draft_id"),
+        ({"profile": "cpu-smollm2"}, "profile"),
+        ({"profile": "nope"}, "profile"),
+    ],
+)
+def test_what_no_record_measured_is_refused(changes: dict[str, object], field: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        resolve(Wanted.model_validate({**EAGLE3, **changes}))
+    assert refused.value.field == field
+
+
+def test_it_is_rendered_when_told() -> None:
+    found = resolve(Wanted.model_validate({**EAGLE3, "num_speculative_tokens": 9, "unmeasured": True}))
+    assert found.evidence is None
+    assert found.deployment.num_speculative_tokens == 9
+
+
+def test_a_place_is_blanked_and_nothing_else() -> None:
+    argv = ["python", "-m", "x", "--model", "/a", "--host", "h", "--port", "1", "--speculative-config", '{"model": "/b", "method": "eagle3"}', "--dtype", "y"]
+    blanked = '{"method": "eagle3", "model": "*"}'
+    assert placeless(argv) == ("-m", "x", "--model", "*", "--host", "*", "--port", "*", "--speculative-config", blanked, "--dtype", "y")
+
+
+def test_the_longest_request_fills_the_context_at_the_slowest_pace() -> None:
+    """By hand: 200 ms to the first token, then 6,000 tokens at 10 ms: 60.2 s, in whole minutes 2; 5,980 tokens are exactly one."""
+    one, other = records()[:2]
+    slow = one.model_copy(update={"ttft_ms_p99": 200.0, "tpot_ms_p99": 4.0, "tpot_ms_p90": 99.0})
+    slower = other.model_copy(update={"ttft_ms_p99": None, "ttft_ms_p90": 100.0, "tpot_ms_p99": None, "tpot_ms_p90": 10.0})
+    assert (longest_request_s([slow, slower], 6000), longest_request_s([slow, slower], 5980)) == (120, 60)
+    assert longest_request_s([], 1000) is None

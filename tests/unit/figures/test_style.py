@@ -1,0 +1,30 @@
+"""Lines that mean different things look different and have different names."""
+
+from __future__ import annotations
+
+from specstudy.analysis import Variant
+from specstudy.figures.style import looks, short_labels
+
+PLAIN, TUNED = Variant("none", None, None, "default"), Variant("none", None, None, "tuned")
+HEADS = [Variant("eagle3", "one", k, name) for name in ("default", "tuned") for k in (3, 5)]
+
+
+def test_variants_of_the_engine_are_told_apart() -> None:
+    every = [PLAIN, TUNED, *HEADS]
+    found = looks(every)
+    assert len({(look.color, look.marker, look.linestyle, look.hollow) for look in found.values()}) == len(every)
+    assert list(short_labels(every).values()) == [
+        "default",
+        "tuned",
+        "EAGLE-3 K=3, default",
+        "EAGLE-3 K=5, default",
+        "EAGLE-3 K=3, tuned",
+        "EAGLE-3 K=5, tuned",
+    ]
+
+
+def test_without_variants_a_family_keeps_its_look() -> None:
+    plain, three, five = Variant("none", None, None), Variant("eagle3", "one", 3), Variant("eagle3", "one", 5)
+    found = looks([plain, five, three])
+    assert (found[three].linestyle, found[five].linestyle) == ("-", "--")
+    assert short_labels([plain, three]) == {plain: "baseline", three: "EAGLE-3 K=3"}

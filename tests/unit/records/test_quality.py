@@ -1,0 +1,49 @@
+"""A record of quality has a figure for each text of each model, or it is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from specstudy.errors import RecordError
+from specstudy.records.quality import Quality, Scores, read_quality, write_quality
+
+BASE = Scores(name="bf16", recipe="as it was", weights_bytes=10, nll=(1.0, 2.0), agreed=(3, 4), same_until=(3, 4))
+GIVEN: dict[str, Any] = {
+    "target": "one",
+    "created_at": datetime(2026, 11, 29, tzinfo=UTC),
+    "git_sha": "abc",
+    "packages": {},
+    "arithmetic": "",
+    "texts": "",
+    "texts_sha256": "0",
+    "calibration": "",
+    "scored_tokens": (5, 6),
+    "answer_tokens": (3, 4),
+    "models": (BASE,),
+}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    quality = Quality(**GIVEN)
+    write_quality(tmp_path / "new" / "one.json", quality)
+    assert read_quality(tmp_path / "new" / "one.json") == quality
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["one.json"]
+
+
+@pytest.mark.parametrize("change", [{"scored_tokens": (5,)}, {"answer_tokens": (1, 2, 3)}, {"models": (BASE.model_copy(update={"nll": (1.0,)}),)}])
+def test_a_text_without_a_figure_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="every list needs"):
+        Quality(**{**GIVEN, **change})
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "can't be read"), ("{}", "holds no record of quality")])
+def test_what_is_no_record(tmp_path: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / "one.json").write_text(content)
+    with pytest.raises(RecordError, match=words):
+        read_quality(tmp_path / "one.json")

@@ -1,0 +1,203 @@
+"""Scaling runs: the store, the kept ones, and what is drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specstudy.errors import RecordError, StoreBusyError
+from specstudy.figures import Picture, Table, Text
+from specstudy.records import RequestRow
+from specstudy.scaling import pictures
+from specstudy.scaling.outcomes import outcomes
+from specstudy.scaling.policy import HpaPolicy
+from specstudy.scaling.record import LoadedRuns, Sample, ScalingRun, ScalingStore, load_runs
+from specstudy.scaling.replay import replay
+from specstudy.scaling.scenarios import tried_policy
+from specstudy.scaling.views import of_policy, views
+
+RESULTS = Path(__file__).parents[3] / "data" / "results"
+KEPT = sorted(path.parent for path in RESULTS.glob("*/08_hpa_scaling.jsonl"))
+STAGES = ((5.0, 60.0), (15.0, 120.0), (5.0, 60.0))
+
+
+def row(record_id: str, index: int, scheduled_s: float, ttft_s: float | None) -> RequestRow:
+    first = None if ttft_s is None else scheduled_s + ttft_s
+    fixed: dict[str, Any] = {"prompt_id": "p", "chunks": 0, "chunk_tokens": (), "chunk_gap_us": (), "resent": False, "prompt_tokens": 2, "completion_tokens": 5}
+    told = {"status": "ok", "error": None} if first is not None else {"status": "failed", "error": "lost"}
+    last = None if first is None else first + 0.5
+    return RequestRow(record_id=record_id, index=index, scheduled_s=scheduled_s, sent_s=scheduled_s, first_token_s=first, last_token_s=last, **fixed, **told)
+
+
+def run(record_id: str = "a", policy: HpaPolicy | None = None, **more: Any) -> ScalingRun:
+    fields: dict[str, Any] = {
+        "record_id": record_id,
+        "profile": "p",
+        "chapter": "08_hpa_scaling",
+        "server": "stand-in",
+        "allocation": "m",
+        "started_at": datetime(2026, 11, 29, tzinfo=UTC),
+        "status": "ok",
+        "policy": policy or tried_policy("wait-and-slots", 4, 5),
+        "kubernetes_version": "1.20.2",
+        "sync_period_s": 15,
+        "metric_window_s": 15,
+        "scrape_period_s": 5,
+        "target": "words",
+        "engine": "paced stand-in",
+        "engine_version": "1",
+        "method": "none",
+        "slots": 4,
+        "stages": STAGES,
+        "max_tokens": 5,
+        "seed": 0,
+        "slo_ttft_ms": 500,
+        "num_prompts": 2,
+        "completed": 2,
+        "failed": 0,
+        "resent": 0,
+        "git_sha": "x",
+        "packages": {},
+        "server_argv": ("python",),
+        "host_cpu": "c",
+        "host_cpus": 2,
+        "conditions": ((1.5, "ScalingActive", "True ValidMetricFound: found"),),
+    }
+    return ScalingRun.model_validate({**fields, **more})
+
+
+def sample(record_id: str, at_s: float, replicas: int, wait_ms: float | None = 0.0) -> Sample:
+    return Sample(record_id, at_s, replicas, replicas, replicas, replicas, wait_ms, 2.0, 0.0, wait_ms, 2.0)
+
+
+def made(folder: Path, record_id: str = "a", **more: Any) -> LoadedRuns:
+    """A run of 200 s with 15 requests/s in the middle, kept and read again; the first 20 s of the high load are slow."""
+    times = [*np.arange(0, 60, 0.2), *np.arange(60, 180, 1 / 15), *np.arange(180, 240, 0.2)]
+    requests = [row(record_id, i, float(at), 2.0 if 60 <= at < 80 else 0.05) for i, at in enumerate(times)]
+    samples = [sample(record_id, float(at), 1 if at < 70 or at > 230 else 3, 3000.0 if 65 <= at < 85 else 0.0) for at in range(240)]
+    computed = outcomes(requests, samples, STAGES, slots=4, slo_ttft_ms=500, minimum=1)
+    with ScalingStore.opened(folder) as store:
+        store.keep(run(record_id, num_prompts=len(requests), completed=len(requests), **computed, **more), requests, samples)
+    return load_runs(folder)
+
+
+def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
+    made(tmp_path)
+    loaded = made(tmp_path, "b")
+    assert [one.record_id for one in loaded.runs] == ["a", "b"]
+    assert loaded.runs[0].policy == tried_policy("wait-and-slots", 4, 5)
+    assert (loaded.requests.num_rows, loaded.samples.num_rows) == (2 * 2400, 2 * 240)
+    assert loaded.skipped == ()
+
+
+def test_a_line_that_is_cut_off_is_named_and_the_rest_stays(tmp_path: Path) -> None:
+    made(tmp_path)
+    with (tmp_path / "08_hpa_scaling.jsonl").open("a") as out:
+        out.write('{"record_id": "b", "prof')
+    loaded = made(tmp_path, "c")
+    assert [one.record_id for one in loaded.runs] == ["a", "c"]
+    assert [one.number for one in loaded.skipped] == [2]
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+    with ScalingStore.opened(tmp_path), pytest.raises(StoreBusyError), ScalingStore.opened(tmp_path):
+        pass
+
+
+def test_a_broken_samples_file_is_an_error(tmp_path: Path) -> None:
+    made(tmp_path)
+    (tmp_path / "08_hpa_scaling.samples.parquet").write_bytes(b"no parquet")
+    with pytest.raises(RecordError, match="samples"):
+        load_runs(tmp_path)
+
+
+def test_a_failed_run_says_why() -> None:
+    with pytest.raises(ValueError, match="a failed run says why"):
+        run(status="failed")
+
+
+def test_percentiles_rest_on_300_requests(tmp_path: Path) -> None:
+    """2,400 requests: windows of 300, 100 apart, are 22. In the first 300 all take 50 ms; at 15/s the 300 slow ones fill windows of their own."""
+    (view,) = views(made(tmp_path))
+    times, p99 = view.ttft_percentile(99)
+    assert len(times) == 22
+    assert p99[0] == pytest.approx(50)
+    assert p99.max() == pytest.approx(2000)
+    _, arrived, good = view.goodput()
+    assert arrived[2] == pytest.approx(5)
+    assert good[13] == 0  # 65 to 70 s
+    assert good[17] == pytest.approx(15, abs=0.2)
+
+
+def test_only_the_newest_good_run_of_a_policy_is_shown(tmp_path: Path) -> None:
+    made(tmp_path)
+    later = made(tmp_path, "b", started_at=datetime(2026, 11, 30, tzinfo=UTC))
+    assert [view.run.record_id for view in views(later)] == ["b"]
+
+
+Draw = Callable[[list[Any]], Any]
+
+
+@pytest.mark.parametrize(
+    ("draw", "kind"),
+    [
+        (lambda found: pictures.timeline(of_policy(found, "wait-and-slots")), Picture),
+        (pictures.policies_figure, Picture),
+        (pictures.policies_table, Table),
+        (lambda found: pictures.conclusion(of_policy(found, "wait-and-slots")), Text),
+    ],
+    ids=["timeline", "policies", "table", "conclusion"],
+)
+def test_everything_can_be_drawn_and_says_that_it_is_of_stand_ins(tmp_path: Path, draw: Draw, kind: type[object]) -> None:
+    shown = draw(views(made(tmp_path)))
+    assert isinstance(shown, kind)
+    text = shown.markdown if isinstance(shown, Text) else shown._repr_html_()
+    assert "stand-in" in text
+    assert isinstance(draw([]), Text)
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, "holds"),
+        ({"decided_s": 31.0}, "late"),
+        ({"replicas_low_while_high": 1}, "scaled down below the need"),
+        ({"replicas_low_while_high": None}, "never had enough"),
+        ({"replicas_max": 5}, "overshoots"),
+        ({"back_to_min_s": None}, "not back in time"),
+        ({"failed": 1, "completed": 1}, "lost requests"),
+    ],
+)
+def test_a_verdict_names_what_failed(more: dict[str, Any], wanted: str) -> None:
+    good = {"decided_s": 10.0, "replicas_needed": 2, "replicas_low_while_high": 2, "replicas_max": 4, "back_to_min_s": 100.0}
+    assert pictures.verdict(run(**{**good, **more})) == wanted
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=[folder.name for folder in KEPT])
+def test_the_kept_runs_are_whole_and_their_figures_found_again(folder: Path) -> None:
+    loaded = load_runs(folder)
+    assert loaded.skipped == ()
+    requests, samples = loaded.requests.to_pylist(), loaded.samples.to_pylist()
+    for one in loaded.runs:
+        own = [RequestRow.model_validate(each) for each in requests if each["record_id"] == one.record_id]
+        seen = [Sample(**each) for each in samples if each["record_id"] == one.record_id]
+        assert (one.profile, len(own)) == (folder.name, one.num_prompts)
+        assert sum(each.status == "ok" for each in own) == one.completed
+        found = outcomes(own, seen, one.stages, slots=one.slots, slo_ttft_ms=one.slo_ttft_ms, minimum=one.policy.min_replicas)
+        assert {name: getattr(one, name) for name in found} == pytest.approx(found, nan_ok=False)
+        assert not any(word.startswith("/") for word in one.server_argv)
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=[folder.name for folder in KEPT])
+def test_the_algorithm_decides_as_the_controller_of_the_kept_runs_did(folder: Path) -> None:
+    loaded = load_runs(folder)
+    samples = loaded.samples.to_pylist()
+    passes = [found for one in loaded.runs for found in replay(one.policy, [Sample(**each) for each in samples if each["record_id"] == one.record_id], "v1_20")]
+    assert len(passes) > 20 * len(loaded.runs)
+    agreed = sum(one.ours == one.theirs for one in passes) / len(passes)
+    assert agreed >= 0.97
