@@ -129,7 +129,7 @@ def test_latency_recovers_and_the_minimum_comes_back(stepped: Finished) -> None:
 
 def test_our_algorithm_decides_as_the_controller_did(stepped: Finished) -> None:
     """Fed with what the controller's status says that it saw. One pass may lie on an edge that a sample a second late shows otherwise."""
-    passes = replay(stepped.run.policy, stepped.samples, "v1_20")
+    passes = replay(stepped.run.policy, stepped.samples, "v1_20", stepped.run.sync_period_s)
     assert len(passes) > 30
     assert sum(one.ours != one.theirs for one in passes) <= 1
 

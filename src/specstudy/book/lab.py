@@ -28,7 +28,7 @@ from specstudy.scaling.scenarios import SHIPPED, tried_policy
 from specstudy.serving.vllm import vllm_argv, vllm_env, vllm_version
 from specstudy.workloads.prompts import Prompt
 
-WINDOW_S = 15.0
+WINDOW_S, SLOTS_WINDOW_S = 15.0, 60.0  # of the shipped recording rules
 DRAIN_LIMIT_S = 60
 # A request of the stand-in takes 40 ms to its first token and 19 ms for each of the other 29: 0.59 s in a slot.
 STANDIN_SLOTS, STANDIN_TOKENS, STANDIN_START_S = 4, 30, 5.0
@@ -127,7 +127,7 @@ def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], start_s: float)
 def place_of(running: Lab) -> Place:
     """The lab as an experiment's place."""
     spec = running.spec
-    return Place(running.cluster, APP, APP, running.prometheus.query, partial(Balancer, running.ready), spec.sync_s, WINDOW_S, spec.scrape_s)
+    return Place(running.cluster, APP, APP, running.prometheus.query, partial(Balancer, running.ready), spec.sync_s, WINDOW_S, SLOTS_WINDOW_S, spec.scrape_s)
 
 
 def run_lab(wanted: Sequence[Wanted], results: Path) -> list[ScalingRun]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from specstudy.book.lab import WINDOW_S, Wanted, summary
+from specstudy.book.lab import SLOTS_WINDOW_S, WINDOW_S, Wanted, summary
 from specstudy.book.lab_vllm import half_used_rate, lab_prompts
 from specstudy.catalog import load_profile
 from specstudy.errors import ConfigError, MetricsUnavailableError
@@ -57,7 +57,7 @@ def run_cluster(wanted: Wanted, reach: Reach, results: Path, *, slots: int, engi
     def client(model: str) -> StreamClient:
         return StreamClient(reach.url, model, api_key=os.environ.get(KEY))
 
-    place = Place(cluster, reach.deployment, reach.autoscaler, query, client, wanted.sync_s, WINDOW_S, reach.scrape_s)
+    place = Place(cluster, reach.deployment, reach.autoscaler, query, client, wanted.sync_s, WINDOW_S, SLOTS_WINDOW_S, reach.scrape_s)
     with ScalingStore.opened(results / profile.name) as store:
         finished = run_load(place, replica, policy, load, profile=profile.name)
         store.keep(finished.run, finished.requests, finished.samples)

@@ -182,14 +182,14 @@ def _prompts(work: Path) -> list[dict[str, Any]]:
 
 def _parts(work: Path, job: Job) -> list[tuple[tuple[float, int], Path]]:
     """((temperature, first prompt), file) of each part."""
-    count = sum(1 for _ in (work / "prompts.jsonl").open())
+    with (work / "prompts.jsonl").open() as lines:
+        count = sum(1 for _ in lines)
     keys = [(temperature, first) for first in range(0, count, PART_PROMPTS) for temperature in job.temperatures]
     return [(key, work / f"answers-{number:04d}.npz") for number, key in enumerate(keys)]
 
 
-def _make(work: Path, part: int, of: int, hardware: str) -> int:
-    """Exit status: 0 when all engines made their parts."""
-    engines = GPU_ENGINES if hardware == "gpu" else 1
+def make_parts(work: Path, part: int, of: int, hardware: str, engines: int) -> int:
+    """Make this share of the parts with so many engines at once. Exit status: 0 when each made its own."""
     if engines == 1:
         _run_engine(work, part, of, hardware)
         return 0
@@ -241,4 +241,4 @@ def _write(path: Path, prompts: list[dict[str, Any]], temperature: float, answer
 
 
 if __name__ == "__main__":
-    sys.exit(_make(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
+    sys.exit(make_parts(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], GPU_ENGINES if sys.argv[4] == "gpu" else 1))

@@ -38,7 +38,7 @@ def beside_published_table(cells: Sequence[Cell]) -> Table | Text:
     if not rows:
         return NOT_BESIDE
     note = (
-        "Published: one B200, real weights, best K against best K. Here: random weights with the published acceptance lengths imposed, on the GPU named above. So "
-        "a difference is one of step times: of drafting K tokens, and of checking them. A step is TPOT times acceptance length."
+        "Published: one B200, real weights, best K against best K. Here: random weights with the published acceptance lengths imposed, on the GPU named above. "
+        "So a difference is one of step times: of drafting K tokens, and of checking them. A step is TPOT times acceptance length."
     )
     return Table(pd.DataFrame(rows), cells[0].records[0].evidence, note)

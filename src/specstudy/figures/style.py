@@ -1,4 +1,4 @@
-"""How a variant looks: a colour and a marker for each family, hollow markers and broken lines for its further K."""
+"""How a variant looks: a colour and a marker for each family, hollow and half-filled markers and broken lines for its further K."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from specstudy.analysis import Cell, Family, Interval, Variant, family_of
 from specstudy.figures.picture import STYLE
 
 LINES = ("-", "--", ":", "-.")
+FILLS = ("full", "hollow", "bottom", "left")
 NAMES = {"none": "baseline", "draft_model": "draft model", "eagle3": "EAGLE-3", "eagle3.1": "EAGLE 3.1", "peagle": "P-EAGLE", "dflash": "DFlash"}
 
 
@@ -23,13 +24,14 @@ class Look:
     color: str
     marker: str
     linestyle: str
-    hollow: bool
+    fill: str
 
     @property
     def keywords(self) -> dict[str, Any]:
         """What errorbar takes."""
-        face = "#ffffff" if self.hollow else self.color
-        return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle, "markerfacecolor": face, "capsize": 3}
+        faces = {"markerfacecolor": "#ffffff" if self.fill == "hollow" else self.color, "markerfacecoloralt": "#ffffff"}
+        half = {"fillstyle": self.fill} if self.fill in ("bottom", "left") else {}
+        return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle, "capsize": 3, **faces, **half}
 
 
 def family_style(family: Family) -> tuple[str, str]:
@@ -67,7 +69,7 @@ def looks(variants: Sequence[Variant]) -> dict[Variant, Look]:
         own = sorted({_place(other) for other in variants if family_of(other) == family_of(variant)})
         index = own.index(_place(variant))
         colour, marker = family_style(family_of(variant))
-        found[variant] = Look(colour, marker, LINES[index % len(LINES)], hollow=index % 2 == 1)
+        found[variant] = Look(colour, marker, LINES[index % len(LINES)], FILLS[index % len(FILLS)])
     return found
 
 

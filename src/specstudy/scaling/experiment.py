@@ -64,6 +64,7 @@ class Place:
     client: Callable[[str], Balancer | StreamClient]
     sync_s: float
     window_s: float
+    slots_window_s: float
     scrape_s: float
 
 
@@ -117,6 +118,7 @@ def _place_fields(place: Place, sampled: Sampled, driven: Load) -> dict[str, Any
         "kubernetes_version": place.cluster.version,
         "sync_period_s": place.sync_s,
         "metric_window_s": place.window_s,
+        "slots_window_s": place.slots_window_s,
         "scrape_period_s": place.scrape_s,
         "conditions": [(round(at - driven.began, 3), kind, says) for at, kind, says in sampled.conditions],
     }

@@ -40,7 +40,8 @@ class ScalingRun(BaseModel):
     policy: HpaPolicy = stated("What the autoscaler was told")
     kubernetes_version: str = stated("Version of the control plane")
     sync_period_s: float = stated("Time between two passes of the autoscaler", "s", gt=0)
-    metric_window_s: float = stated("Window over which the metrics are taken", "s", gt=0)
+    metric_window_s: float = stated("Window over which the queue wait is taken", "s", gt=0)
+    slots_window_s: float | None = measured("Window over which the slots in use are taken", "s")
     scrape_period_s: float = stated("Time between two readings of a replica's counters", "s", gt=0)
 
     target: str = stated("Target model")

@@ -68,8 +68,8 @@ TRIED = {
         Tried("default-scale-up", "Both metrics, the API server's default rate of scaling up.", _no_rate_limit),
         Tried(
             "short-period",
-            "The shipped policy with a period 40 s shorter: it ends while the wait's high answers are still in the window for scaling down, and Kubernetes "
-            "1.20 takes them up again. Later releases don't.",
+            "The shipped policy with a period 40 s shorter: it may end while the wait's high answers are still in the window for scaling down, and "
+            "Kubernetes 1.20 takes those up again if the floor asks for less; later releases don't.",
             _short_period,
         ),
         Tried("scale-up-window", "Both metrics, a stabilisation window as long as the one for scaling down instead of the rate limit.", _window_up),

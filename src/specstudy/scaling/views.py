@@ -22,11 +22,13 @@ class RunView:
     run: ScalingRun
     requests: pd.DataFrame
     samples: pd.DataFrame
+    variant: str = ""
 
     @property
     def label(self) -> str:
         """The policy's name, with the speculation method if there is one."""
-        return self.run.policy.name + ("" if self.run.method == "none" else f", {self.run.draft or self.run.method} K={self.run.num_speculative_tokens}")
+        method = "" if self.run.method == "none" else f", {self.run.draft or self.run.method} K={self.run.num_speculative_tokens}"
+        return self.run.policy.name + (f", {self.variant}" if self.variant else "") + method
 
     @cached_property
     def ttft_ms(self) -> pd.Series:
@@ -60,16 +62,30 @@ class RunView:
 
 
 def views(loaded: LoadedRuns) -> list[RunView]:
-    """Good runs, oldest first; of several with one policy, server and method the newest alone."""
-    newest: dict[tuple[str, str, str, str | None], ScalingRun] = {}
+    """Good runs, oldest first; of several with one policy, window, server and method the newest alone."""
+    newest: dict[tuple[object, ...], ScalingRun] = {}
     for run in sorted(loaded.runs, key=lambda run: run.started_at):
         if run.status == "ok":
-            newest[(run.policy.name, run.server, run.method, run.draft)] = run
+            newest[(run.policy, run.slots_window_s, run.server, run.method, run.draft)] = run
     requests, samples = loaded.requests.to_pandas(), loaded.samples.to_pandas()
-    return [RunView(run, requests[requests["record_id"] == run.record_id], samples[samples["record_id"] == run.record_id]) for run in newest.values()]
+    last = {run.policy.name: run for run in newest.values()}
+    return [
+        RunView(run, requests[requests["record_id"] == run.record_id], samples[samples["record_id"] == run.record_id], _variant(run, last[run.policy.name]))
+        for run in newest.values()
+    ]
+
+
+def _variant(run: ScalingRun, last: ScalingRun) -> str:
+    """In what an earlier run of a policy of that name differs from the newest one."""
+    parts = []
+    if run.policy.up != last.policy.up:
+        parts.append(f"period {run.policy.up.limits[0].period_s} s")
+    if run.slots_window_s not in (None, last.slots_window_s):
+        parts.append(f"slots over {run.slots_window_s:g} s")
+    return ", ".join(parts)
 
 
 def of_policy(found: Sequence[RunView], name: str) -> RunView | None:
     """The newest run of that policy; real servers before stand-ins, without speculation before with it."""
-    own = [view for view in found if view.run.policy.name == name]
+    own = [view for view in reversed(found) if view.run.policy.name == name]
     return min(own, key=lambda view: (view.run.server != "real", view.run.method != "none"), default=None)

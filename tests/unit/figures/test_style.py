@@ -12,7 +12,7 @@ HEADS = [Variant("eagle3", "one", k, name) for name in ("default", "tuned") for 
 def test_variants_of_the_engine_are_told_apart() -> None:
     every = [PLAIN, TUNED, *HEADS]
     found = looks(every)
-    assert len({(look.color, look.marker, look.linestyle, look.hollow) for look in found.values()}) == len(every)
+    assert len({(look.color, look.marker, look.linestyle, look.fill) for look in found.values()}) == len(every)
     assert list(short_labels(every).values()) == [
         "default",
         "tuned",
@@ -28,3 +28,8 @@ def test_without_variants_a_family_keeps_its_look() -> None:
     found = looks([plain, five, three])
     assert (found[three].linestyle, found[five].linestyle) == ("-", "--")
     assert short_labels([plain, three]) == {plain: "baseline", three: "EAGLE-3 K=3"}
+
+
+def test_four_k_of_a_family_differ_in_marker_alone() -> None:
+    found = looks([Variant("eagle3", "one", k) for k in (1, 3, 5, 7)])
+    assert len({(look.keywords["markerfacecolor"], look.keywords.get("fillstyle")) for look in found.values()}) == 4
