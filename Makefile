@@ -60,7 +60,7 @@ book: install  ## build the book from the recorded results, warnings as errors
 	$(BIN)/jupyter-book build --all -W -n --keep-going .
 
 deploy: install  ## render deploy/ anew from data/deploy.yaml
-	$(BIN)/specstudy deploy render --shipped --out deploy
+	$(BIN)/specstudy deploy shipped --out deploy
 
 fields: install
 	$(BIN)/specstudy fields > how-to/record-fields.md

@@ -43,14 +43,15 @@ def changed(spec: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def prepared() -> Prepared:
-    """The shipped policy, its windows and periods cut to seconds."""
+    """The shipped policy, scaling down in seconds instead of minutes."""
     made = prepare(Wanted(sync_s=2, low_s=20, high_s=70, after_s=70))
     rules = copy.deepcopy(dict(made.spec.rules))
     for group in rules["groups"]:
         group["interval"] = "1s"
+        for rule in group["rules"]:
+            rule["expr"] = rule["expr"].replace("[1m]", "[15s]")  # fifteen readings, where the shipped minute has twelve
     policy = made.policy.model_copy(
         update={
-            "up": Direction(window_s=0, limits=tuple(one.model_copy(update={"period_s": 30}) for one in made.policy.up.limits)),
             "down": Direction(window_s=20, limits=tuple(one.model_copy(update={"period_s": 5}) for one in made.policy.down.limits)),
         }
     )
@@ -128,10 +129,10 @@ def test_latency_recovers_and_the_minimum_comes_back(stepped: Finished) -> None:
 
 
 def test_our_algorithm_decides_as_the_controller_did(stepped: Finished) -> None:
-    """Fed with what the controller's status says that it saw. One pass may lie on an edge that a sample a second late shows otherwise."""
+    """Fed with what the controller's status says that it saw. A pass in twenty may lie on an edge that a sample a second late shows otherwise."""
     passes = replay(stepped.run.policy, stepped.samples, "v1_20", stepped.run.sync_period_s)
     assert len(passes) > 30
-    assert sum(one.ours != one.theirs for one in passes) <= 1
+    assert sum(one.ours != one.theirs for one in passes) <= len(passes) / 20
 
 
 def test_a_dead_adapter_holds_the_replicas(running: Lab) -> None:
@@ -144,10 +145,14 @@ def test_a_dead_adapter_holds_the_replicas(running: Lab) -> None:
 
 
 def test_a_missing_metric_holds_the_replicas(running: Lab) -> None:
-    with broken(running) as says:
-        running.prometheus.set_targets({})
-    running.prometheus.set_targets(dict(running.ready()))
-    takes_one_away(running)
+    NEVER_READY["on"] = True  # a second pod that got ready would be scraped, and the metric be there again
+    try:
+        with broken(running) as says:
+            running.prometheus.set_targets({})
+        running.prometheus.set_targets(dict(running.ready()))
+        takes_one_away(running)
+    finally:
+        NEVER_READY["on"] = False
     assert says[0].startswith("False FailedGetExternalMetric")
     assert "Prometheus has no value for queue_wait_ms" in says[0]
 

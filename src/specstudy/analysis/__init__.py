@@ -26,6 +26,8 @@ from specstudy.analysis.price import (
     cost_changes,
     cost_interval,
     input_per_output,
+    largest_change,
+    on_another_runner,
     reaches,
 )
 from specstudy.analysis.speedup import Speedup, against, best_per_load, speedups
@@ -79,11 +81,13 @@ __all__ = [
     "inflection",
     "inflections",
     "input_per_output",
+    "largest_change",
     "latency_changes",
     "main_workload",
     "mean_interval",
     "memory",
     "of_main_workload",
+    "on_another_runner",
     "p99_ratio",
     "paired_ratio",
     "position_curve",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isnan
+from math import inf, isnan, log
 
 from specstudy.analysis.cells import Cell, Load
 from specstudy.analysis.families import Family, family_of
@@ -125,7 +125,7 @@ def cost_changes(cells: Sequence[Cell]) -> list[CostChange]:
 
 
 def best_changes(changes: Sequence[CostChange]) -> list[CostChange]:
-    """Of each family its lowest ratio at each load, families in order and loads rising; those on another model runner than their baseline are left out."""
+    """Of each family its lowest ratio at each load, families in order and loads rising; what `on_another_runner` holds is left out."""
     best: dict[tuple[Family, Load], CostChange] = {}
     for one in changes:
         key = family_of(one.speedup.cell.variant), one.speedup.cell.load
@@ -133,3 +133,15 @@ def best_changes(changes: Sequence[CostChange]) -> list[CostChange]:
             best[key] = one
     order = list(dict.fromkeys(family for family, _ in best))
     return [best[key] for key in sorted(best, key=lambda key: (order.index(key[0]), key[1].workload, key[1].concurrency or 0, key[1].request_rate or 0.0))]
+
+
+def on_another_runner(changes: Sequence[CostChange]) -> list[Family]:
+    """Families that ran on another model runner than their baseline at every load: their ratio measures the runner too."""
+    compared = {family_of(one.speedup.cell.variant) for one in changes if one.speedup.same_runner}
+    return [family for family in dict.fromkeys(family_of(one.speedup.cell.variant) for one in changes) if family not in compared]
+
+
+def largest_change(changes: Sequence[CostChange]) -> CostChange | None:
+    """The one furthest from 1 on a log scale among those that are told apart from 1; None if none is."""
+    told_apart = [one for one in changes if one.verdict in ("cheaper", "dearer")]
+    return max(told_apart, key=lambda one: abs(log(one.ratio.estimate)), default=None)

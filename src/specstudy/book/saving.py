@@ -24,6 +24,7 @@ NOTHING = Text("*Chapter 04 of this profile holds no method beside a baseline, s
 class Saving:
     """`best`: the method with the highest throughput at the middle one of the measured concurrencies, which is taken as a replica's slots."""
 
+    profile: str
     best: Speedup
     slots: int
     frame: pd.DataFrame
@@ -38,8 +39,9 @@ class Saving:
         saved = [f"{(before - after) / before:.0%}" for before, after in zip(self.frame[base], self.frame[best], strict=True)]
         columns = {"requests/s": [f"{rate:.1f}" for rate in self.frame["requests/s"]], f"replicas, {base}": self.frame[base]}
         note = (
-            f"Simulated from the measured request times of chapter {COMPARISON} at concurrency {self.slots}, which is taken as a replica's slots: the fewest "
-            f"replicas with a p99 queue wait of at most {WAIT_P99_S:g} s, at the Poisson loads that fill the baseline's 1, 3, 10, 30 and 100 replicas to 70 %."
+            f"Simulated from the request times that chapter {COMPARISON} measured under {self.profile} at concurrency {self.slots}, which is taken as a "
+            f"replica's slots: the fewest replicas with a p99 queue wait of at most {WAIT_P99_S:g} s, at "
+            "the Poisson loads that fill the baseline's 1, 3, 10, 30 and 100 replicas to 70 %."
         )
         return Table(pd.DataFrame({**columns, f"replicas, {best}": self.frame[best], "saved": saved}), "simulated", note)
 
@@ -75,4 +77,4 @@ def saving(profile: str, results: Path) -> Saving | None:
     best = closed[len(closed) // 2]
     slots = best.cell.load.concurrency or 1
     times = {cell.variant.label: (cell.pooled["e2e_ms"].dropna() / 1e3).tolist() for cell in (best.baseline, best.cell)}
-    return Saving(best, slots, saving_study(times, slots, WAIT_P99_S))
+    return Saving(profile, best, slots, saving_study(times, slots, WAIT_P99_S))

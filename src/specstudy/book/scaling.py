@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from specstudy.book.saving import NOTHING, Saving, saving
+from specstudy.book.chapter import recorded_profiles
+from specstudy.book.saving import COMPARISON, NOTHING, Saving, saving
 from specstudy.catalog import load_profile, names_in, recorded_dir
 from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table, Text, badge
@@ -116,12 +118,14 @@ class Scaling:
         longest = frame[frame["cold_start_s"] == frame["cold_start_s"].max()].set_index("policy")["recovered_s"]
         return bullets(
             [
-                f"With the shipped policy waits are short again {beyond.min():.0f} to {beyond.max():.0f} s after the first new replicas can be there, whatever "
-                f"the cold start; it asks for at most {own['most_over_needed'].max():.1f} times the replicas needed, "
+                f"With the shipped policy waits are short again {_range(beyond.min(), beyond.max())} s after the first new replicas can be there, for every "
+                f"cold start here; it asks for at most {own['most_over_needed'].max():.1f} times the replicas needed, "
                 + ", ".join(f"{name} for {value:.1f}" for name, value in others.items())
                 + ".",
                 f"At a cold start of {frame['cold_start_s'].max():.0f} s waits are long for "
-                + ", ".join(f"{value:,.0f} s ({name})" for name, value in longest.sort_values().items())
+                + ", ".join(
+                    f"{value:,.0f} s ({name})" if np.isfinite(value) else f"all of the high load ({name})" for name, value in longest.sort_values().items()
+                )
                 + ".",
             ]
         )
@@ -153,7 +157,9 @@ class Scaling:
 
     @cached_property
     def _saving(self) -> Saving | None:
-        return saving(self.profile, recorded_dir())
+        """From the profile with the most telling records of chapter 04: a GPU's first."""
+        names = [found.name for found in recorded_profiles(COMPARISON, recorded_dir())]
+        return next((found for name in names if (found := saving(name, recorded_dir())) is not None), None)
 
     def saving_table(self) -> Table | Text:
         """Replicas needed with and without speculation at the same load and SLO."""
@@ -162,6 +168,10 @@ class Scaling:
     def saving_conclusion(self) -> Text:
         """What it saves."""
         return self._saving.conclusion() if self._saving else NOTHING
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
 
 
 def open_scaling(profile: str | None = None, mode: str = "recorded", results_dir: str | None = None) -> Scaling:

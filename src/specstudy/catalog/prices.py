@@ -48,7 +48,7 @@ class TokenPrice(Price):
     usd_per_1m_input: Positive
     usd_per_1m_cached_input: Positive | None
     usd_per_1m_output: Positive
-    same_weights_as: str | None = Field(description="beginning of the names of the targets whose weights these are; none for a closed model")
+    same_weights_as: str | None = Field(description="the target whose weights these are; none for a closed model")
     tokenizer: str
 
     def bill_per_1m_output(self, input_per_output: float) -> float:
@@ -86,5 +86,12 @@ def token_prices() -> list[TokenPrice]:
 
 
 def hosted_weights_of(target: str) -> list[TokenPrice]:
-    """List prices of a target's own weights, hosted by somebody; none for a target that nobody sells."""
-    return [row for row in token_prices() if row.same_weights_as is not None and target.lower().startswith(row.same_weights_as)]
+    """List prices of a target's own weights, or of those whose shape it is, hosted by somebody; none for a target that nobody sells.
+
+    A fine-tune isn't its base: NAME and NAME-…-shape are NAME's, another name that begins like it isn't.
+    """
+    return [
+        row
+        for row in token_prices()
+        if row.same_weights_as and re.fullmatch(rf"{re.escape(row.same_weights_as)}(-.*)?-shape|{re.escape(row.same_weights_as)}", target)
+    ]

@@ -13,6 +13,7 @@ from specstudy.records import Record, load_records
 from specstudy.serving import Deployment
 from specstudy.serving.vllm import vllm_argv
 
+SPREADS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")  # each multiplies the GPUs of one server
 PLACES = ("--model", "--host", "--port")  # where a model lies and where the server listens: what may differ from the measured command line
 
 
@@ -25,7 +26,7 @@ class Evidence:
     @property
     def engine_version(self) -> str:
         """The newest version that was measured."""
-        return max((record.engine_version for record in self.records), key=lambda text: [int(part) for part in text.split(".") if part.isdigit()])
+        return newest_version(self.records) or ""
 
     @property
     def summary(self) -> str:
@@ -33,6 +34,31 @@ class Evidence:
         kinds = sorted({record.evidence for record in self.records})
         chapters = sorted({record.chapter for record in self.records})
         return f"{', '.join(kinds)}: {', '.join(chapters)}, {self.records[0].engine} {self.engine_version}"
+
+
+def newest_version(records: Sequence[Record]) -> str | None:
+    """The newest engine among the records, 0.26.0 before 0.9.1; None without a record."""
+    return max((record.engine_version for record in records), key=lambda text: [int(part) for part in text.split(".") if part.isdigit()], default=None)
+
+
+def gpus_of(argv: Sequence[str]) -> int:
+    """GPUs that a command line spreads its server over."""
+    return math.prod(int(argv[argv.index(flag) + 1]) for flag in SPREADS if flag in argv)
+
+
+def weights_gib(records: Sequence[Record]) -> float | None:
+    """The largest weights among the records, all GPUs of a server together: its log states one GPU's. None without a record that has them."""
+    return max((record.weights_gib * gpus_of(record.server_argv) for record in records if record.weights_gib is not None), default=None)
+
+
+def measured_methods(records: Sequence[Record]) -> str:
+    """What was measured, like none; ngram K=3; my-draft K=3, 5."""
+    found: dict[str, set[int]] = {}
+    for record in records:
+        ks = found.setdefault(record.draft or record.method, set())
+        if record.num_speculative_tokens is not None:
+            ks.add(record.num_speculative_tokens)
+    return "; ".join(name + (f" K={', '.join(map(str, sorted(ks)))}" if ks else "") for name, ks in sorted(found.items())) or "nothing"
 
 
 def placeless(argv: Sequence[str]) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def network_policy(hub: bool) -> Object:
 
 def model_volume(found: Resolved) -> Object:
     """One volume for all replicas: target, drafts, and what the hub gives. Twice the weights, for a change of model without a new volume."""
-    size = max(10, math.ceil(2 * (found.weights_gib or 0) + 5))
+    size = max(10, math.ceil(2 * found.weights_gib + 5))
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": f"{size}Gi"}}}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata("vllm-models"), "spec": spec}
 
@@ -124,9 +124,9 @@ def arguments(found: Resolved) -> list[str]:
 def environment(found: Resolved) -> list[Object]:
     """The measured environment, then what a pod adds: a home that can be written to, the key, the models' places."""
     env = {name: value for name, value in vllm_env(found.deployment).items() if name != "HF_HUB_OFFLINE"}
-    env |= {"HOME": HOME, "USER": "vllm", "HF_HOME": f"{MODELS}/hub"}  # an unknown user id has no name; torch asks for one
-    if not found.hub:
-        env["HF_HUB_OFFLINE"] = "1"
+    env |= {"HOME": HOME, "USER": "vllm"}  # an unknown user id has no name; torch asks for one
+    # Without a model of the hub the volume is mounted to be read, and what the hub's libraries write goes to the home.
+    env |= {"HF_HOME": f"{MODELS}/hub"} if found.hub else {"HF_HUB_OFFLINE": "1"}
     literal: list[Object] = [{"name": name, "value": value} for name, value in env.items()]
     secrets = [("VLLM_API_KEY", SECRET, SECRET_KEY, False), *([("HF_TOKEN", "huggingface", "token", True)] if found.hub else [])]
     refs = [{"name": env, "valueFrom": {"secretKeyRef": {"name": name, "key": key, "optional": free}}} for env, name, key, free in secrets]
@@ -150,7 +150,7 @@ def deployment(found: Resolved) -> Object:
 
 
 def _pod(found: Resolved) -> Object:
-    shm = SHM_GIB * found.wanted.tensor_parallel_size
+    shm = SHM_GIB * found.gpus
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": dict(SELECTOR)}}
     return {
         "serviceAccountName": NAME,
@@ -172,9 +172,9 @@ def _pod(found: Resolved) -> Object:
 
 
 def _container(found: Resolved, shm_gib: int) -> Object:
-    gpus = found.wanted.tensor_parallel_size
+    gpus = found.gpus
     health = {"httpGet": {"path": "/health", "port": "http"}}
-    memory = f"{math.ceil(MEMORY_BESIDE_WEIGHTS_GIB + 2 * (found.weights_gib or 0) + shm_gib)}Gi"
+    memory = f"{math.ceil(MEMORY_BESIDE_WEIGHTS_GIB + 2 * found.weights_gib + shm_gib)}Gi"
     drain = ["python3", DRAIN_SCRIPT, str(SETTLE_S), str(found.drain_limit_s), f"http://127.0.0.1:{PORT}"]
     return {
         "name": NAME,

@@ -11,6 +11,8 @@ overlays/NAME/            one method: its arguments, times and resources
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,20 +50,37 @@ def render(wanted: Mapping[str, Wanted], results: Path | None = None) -> dict[st
         raise ConfigError("overlays", {}, "at least one")
     found = {name: resolve(one, results) for name, one in wanted.items()}
     first = next(iter(found.values()))
-    files = {**_base(first), **_components(first)}
+    largest = max(found.values(), key=lambda one: one.weights_gib)
+    files = {**_base(first, largest), **_components(first)}
     for name, one in found.items():
-        files |= _overlay(name, one)
+        files |= _overlay(name, one, first)
     return files
 
 
 def write(files: Mapping[str, str], out: Path) -> None:
-    """Write a tree into a new or empty folder, or over an earlier one of the same layout. Raises ConfigError for another folder."""
-    if out.exists() and any(out.iterdir()) and not (out / "base" / "kustomization.yaml").is_file():
-        raise ConfigError("out", str(out), "a new or empty folder, or one that was rendered before")
+    """Write a tree into a new or empty folder, or over an earlier one of the same layout; overlays that aren't in it stay.
+
+    The files are written beside `out` and then moved, so that a full disk leaves nothing half-written. Raises ConfigError for
+    what is no folder, another's folder, or a place where nothing can be written.
+    """
+    try:
+        if out.exists() and any(out.iterdir()) and not (out / "base" / "kustomization.yaml").is_file():
+            raise ConfigError("out", str(out), "a new or empty folder, or one that was rendered before")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as staging:
+            _write_all(files, Path(staging))
+            for path in files:
+                (out / path).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(Path(staging) / path, out / path)
+    except OSError as error:
+        raise ConfigError("out", str(out), f"a folder that can be written to ({error.strerror}: {error.filename})") from error
+
+
+def _write_all(files: Mapping[str, str], folder: Path) -> None:
     for path, content in files.items():
-        target = out / path
+        target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(content)
+        target.write_text(content, encoding="utf-8")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -83,11 +102,11 @@ def _kustomization(folder: str, *, component: bool = False, **fields: Any) -> di
     return {f"{folder}/kustomization.yaml": _text({**head, **fields})}
 
 
-def _base(found: Resolved) -> dict[str, str]:
+def _base(found: Resolved, largest: Resolved) -> dict[str, str]:
     parts = {
         "namespace": objects.namespace(),
         "serviceaccount": objects.service_account(),
-        "models": objects.model_volume(found),
+        "models": objects.model_volume(largest),
         "deployment": objects.deployment(found),
         "service": objects.service(),
         "poddisruptionbudget": objects.disruption_budget(),
@@ -104,7 +123,9 @@ def _base(found: Resolved) -> dict[str, str]:
 def _components(found: Resolved) -> dict[str, str]:
     policy = autoscaling.policy_of(found)
     monitoring, hpa, keda = (f"components/{name}" for name in ("monitoring", "hpa", "keda"))
-    generator = [{"name": "vllm-dashboard", "files": ["vllm.json=dashboard.json"], "options": {"labels": {**objects.LABELS, **DASHBOARD_LABEL}}}]
+    # Its name has no hash: nothing removes an older one, and Grafana takes neither of two dashboards with one uid.
+    options = {"labels": {**objects.LABELS, **DASHBOARD_LABEL}, "disableNameSuffixHash": True}
+    generator = [{"name": "vllm-dashboard", "files": ["vllm.json=dashboard.json"], "options": options}]
     return {
         **_kustomization(monitoring, component=True, resources=["podmonitor.yaml", "prometheusrule.yaml"], configMapGenerator=generator),
         f"{monitoring}/podmonitor.yaml": _text(rules.pod_monitor()),
@@ -118,7 +139,7 @@ def _components(found: Resolved) -> dict[str, str]:
     }
 
 
-def _overlay(name: str, found: Resolved) -> dict[str, str]:
+def _overlay(name: str, found: Resolved, base: Resolved) -> dict[str, str]:
     """What differs by method, in full: an overlay says all that it runs, and nothing of the base's lists is left in it."""
     folder, whole = f"overlays/{name}", objects.deployment(found)
     container = whole["spec"]["template"]["spec"]["containers"][0]
@@ -138,9 +159,10 @@ def _overlay(name: str, found: Resolved) -> dict[str, str]:
         "metadata": {"name": objects.NAME, "annotations": whole["metadata"]["annotations"]},
         "spec": {"progressDeadlineSeconds": whole["spec"]["progressDeadlineSeconds"], "template": template},
     }
-    patches = ["deployment.yaml", *(["networkpolicy.yaml"] if found.hub else [])]
+    other_way_out = found.hub != base.hub
+    patches = ["deployment.yaml", *(["networkpolicy.yaml"] if other_way_out else [])]
     files = {f"{folder}/deployment.yaml": _text(patch)}
-    if found.hub:
+    if other_way_out:
         files[f"{folder}/networkpolicy.yaml"] = _text(objects.network_policy(found.hub))
     paths = [{"path": path} for path in patches]
     parts: dict[str, Any] = {"resources": ["../../base"], "components": ["../../components/monitoring", "../../components/hpa"], "patches": paths}

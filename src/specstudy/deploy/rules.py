@@ -144,7 +144,10 @@ def prometheus_rule(wait_target_ms: float) -> Rule:
 
 
 def pod_monitor() -> Rule:
-    """Scrape ready pods alone: one that still loads its model, or that drains, isn't among the replicas that the autoscaler divides by."""
+    """Scrape ready pods alone: one that still loads its model has nothing to say.
+
+    A pod that drains stays ready to Prometheus, so its requests still count: they are part of the load until they end.
+    """
     ready = {"sourceLabels": ["__meta_kubernetes_pod_ready"], "action": "keep", "regex": "true"}
     endpoint = {"port": "http", "path": "/metrics", "interval": INTERVAL, "scrapeTimeout": INTERVAL, "relabelings": [ready]}
     selector = {"matchLabels": {"app.kubernetes.io/name": NAME}}

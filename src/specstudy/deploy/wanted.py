@@ -11,11 +11,12 @@ from pydantic import Field, model_validator
 from specstudy.catalog import MethodSpec, Profile, load_draft, load_profile, load_target
 from specstudy.catalog.models import HubSource, StrictModel
 from specstudy.catalog.paths import recorded_dir
-from specstudy.deploy.measured import Evidence, evidence_for, good_records, longest_request_s
+from specstudy.deploy.measured import Evidence, evidence_for, good_records, gpus_of, longest_request_s, measured_methods, newest_version, weights_gib
 from specstudy.errors import ConfigError
 from specstudy.plan import deployment_of
 from specstudy.records.schema import Method
 from specstudy.serving import Deployment
+from specstudy.serving.vllm import vllm_argv
 
 MODELS = "/models"
 SETTLE_S = 10  # for Service, proxies and clients to stop sending; nothing in Kubernetes bounds it, so it is a choice
@@ -31,12 +32,13 @@ class Wanted(StrictModel):
     num_speculative_tokens: int | None = Field(default=None, ge=1)
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
-    tensor_parallel_size: int = Field(default=1, ge=1, le=16, description="GPUs of one replica")
+    tensor_parallel_size: int | None = Field(default=None, ge=1, le=16, description="by default the profile's flag of that name, else 1")
     model_id: str | None = Field(default=None, description="hub id of the target, instead of the catalog's place for it")
     draft_id: str | None = Field(default=None, description="hub id of the draft")
-    engine_version: str | None = Field(default=None, description="vLLM's; by default the one that was measured")
+    engine_version: str | None = Field(default=None, pattern=r"^\d+(\.\d+)+$", description="vLLM's, like 0.26.0; by default the one that was measured")
     unmeasured: bool = Field(default=False, description="render even what no record measured")
     longest_request_s: float | None = Field(default=None, gt=0, description="by default from the records")
+    weights_gib: float | None = Field(default=None, gt=0, description="of target and draft together; by default from the records")
     cold_start_s: float = Field(default=120, gt=0, description="from a pod's creation to its readiness")
     min_replicas: int = Field(default=1, ge=1)
     max_replicas: int = Field(default=8, ge=1)
@@ -59,7 +61,12 @@ class Resolved:
     engine_version: str
     hub: bool
     longest_request_s: float
-    weights_gib: float | None
+    weights_gib: float
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica, as the command line spreads it."""
+        return gpus_of(vllm_argv(self.deployment, 0, self.engine_version))
 
     @property
     def drain_limit_s(self) -> int:
@@ -83,18 +90,22 @@ def resolve(wanted: Wanted, results: Path | None = None) -> Resolved:
     tried = [_deployment(wanted, profile, env, spec) for env, spec in _offers(wanted, profile)]
     found = [(deployment, evidence) for deployment in tried if (evidence := evidence_for(deployment, records)) is not None]
     if not found and not wanted.unmeasured:
-        argued = f"{wanted.method}, draft {wanted.draft}, K {wanted.num_speculative_tokens}, {wanted.tensor_parallel_size} GPUs"
-        raise ConfigError("method", argued, f"what a record of {profile.name} measured; --unmeasured renders it all the same, and says so in it")
+        argued = f"{wanted.method}, draft {wanted.draft}, K {wanted.num_speculative_tokens}, tensor parallel {wanted.tensor_parallel_size}"
+        there = f"what a record of {profile.name} measured, and with its command line ({measured_methods(records)})"
+        raise ConfigError("method", argued, f"{there}; --unmeasured renders it all the same, and says so in it")
     deployment, evidence = found[0] if found else (tried[0], None)
-    version = wanted.engine_version or (evidence.engine_version if evidence else max((record.engine_version for record in records), default=None))
+    near = evidence.records if evidence else records
+    version = wanted.engine_version or newest_version(near)
     if version is None:
         raise ConfigError("engine_version", None, "vLLM's version: no record of this profile says one")
     if evidence is not None and version != evidence.engine_version and not wanted.unmeasured:
         raise ConfigError("engine_version", version, f"the measured one, {evidence.engine_version}; or --unmeasured")
-    longest = wanted.longest_request_s or longest_request_s(evidence.records if evidence else records, deployment.max_model_len)
+    longest = wanted.longest_request_s or longest_request_s(near, deployment.max_model_len)
     if longest is None:
         raise ConfigError("longest_request_s", None, "seconds: no record of this profile says how long a request takes")
-    weights = max((record.weights_gib for record in (evidence.records if evidence else records) if record.weights_gib is not None), default=None)
+    weights = wanted.weights_gib or weights_gib(near)
+    if weights is None:
+        raise ConfigError("weights_gib", None, "GiB: no record of this profile says how large the models are, and memory and volume follow from it")
     hub = any(path is not None and not path.startswith("/") for path in (deployment.target_path, deployment.draft_path))
     return Resolved(wanted, profile, deployment, evidence, version, hub, longest, weights)
 
@@ -125,9 +136,17 @@ def _deployment(wanted: Wanted, profile: Profile, env: dict[str, str], spec: Met
         prompt_lookup_min=wanted.prompt_lookup_min or (spec.prompt_lookup_min if spec else None),
         prompt_lookup_max=wanted.prompt_lookup_max or (spec.prompt_lookup_max if spec else None),
     )
-    if wanted.tensor_parallel_size == 1:
+    return _spread(deployment, wanted.tensor_parallel_size)
+
+
+def _spread(deployment: Deployment, gpus: int | None) -> Deployment:
+    """Over so many GPUs by tensor parallelism, whatever the profile's flags say; as they say for None."""
+    flag = "tensor-parallel-size"
+    stated = {name: value for name, value in deployment.flags.items() if name.replace("_", "-").removeprefix("--") == flag}
+    if gpus is None or gpus == int(next(iter(stated.values()), 1)):
         return deployment
-    return deployment.model_copy(update={"flags": {**deployment.flags, "tensor-parallel-size": wanted.tensor_parallel_size}})
+    kept = {name: value for name, value in deployment.flags.items() if name not in stated}
+    return deployment.model_copy(update={"flags": kept if gpus == 1 else {**kept, flag: gpus}})
 
 
 def _target_place(wanted: Wanted, profile: Profile) -> str:

@@ -7,7 +7,20 @@ from typing import Any
 
 import pandas as pd
 
-from specstudy.analysis import Cell, CellCost, Family, Interval, Variant, best_changes, cell_costs, cheapest_k, cost_changes, families, family_of
+from specstudy.analysis import (
+    Cell,
+    CellCost,
+    Family,
+    Interval,
+    Variant,
+    best_changes,
+    cell_costs,
+    cheapest_k,
+    cost_changes,
+    families,
+    family_of,
+    on_another_runner,
+)
 from specstudy.catalog.prices import OWN, GpuPrice
 from specstudy.figures.picture import Picture, canvas
 from specstudy.figures.style import bars, concurrency_axis, family_style, legend_above, short_labels, short_names, variants_of
@@ -147,7 +160,8 @@ def utilization_table(cells: Sequence[Cell], price: GpuPrice) -> Table | Text:
 
 def change_table(cells: Sequence[Cell]) -> Table | Text:
     """Cost over the baseline's by method and load, each method at its best K there, paired by repeat; no price is in it."""
-    found = best_changes(cost_changes(cells))
+    changes = cost_changes(cells)
+    found = best_changes(changes)
     if not found:
         return NOTHING_TO_COMPARE
     labels = _labels([one.speedup.cell for one in found])
@@ -165,4 +179,7 @@ def change_table(cells: Sequence[Cell]) -> Table | Text:
         "The throughput ratio turned over: repeats with the same prompts, 95 % interval; one that holds 1 is no difference. The hour's price cancels out. "
         "Of several K the best at that load is shown, which chance flatters a little; the other chapters have them all."
     )
+    apart = on_another_runner(changes)
+    if apart:
+        note += f" Left out, since it ran on another model runner than the baseline: {', '.join(family.label for family in apart)}."
     return Table(pd.DataFrame(rows), found[0].speedup.cell.records[0].evidence, note)

@@ -15,6 +15,8 @@ from specstudy.analysis import (
     cost_changes,
     families,
     family_of,
+    largest_change,
+    on_another_runner,
     reaches,
 )
 from specstudy.catalog.prices import GpuPrice, TokenPrice, hosted_weights_of, token_prices
@@ -31,9 +33,10 @@ def cost_lines(cells: Sequence[Cell], price: GpuPrice, target: str) -> Text:
     costs = cell_costs(cells, price.usd_per_gpu_hour)
     if not costs:
         return NO_RECORDS
-    changes = best_changes(cost_changes(cells))
+    paired = cost_changes(cells)
+    changes = best_changes(paired)
     by_family = [[one for one in changes if family_of(one.speedup.cell.variant) == family] for family in families([one.speedup.cell for one in changes])]
-    return bullets([_cheapest(costs, price), _spread(costs, changes), *map(_changed, by_family), *_beside_lists(costs, target)])
+    return bullets([_cheapest(costs, price), _spread(costs, changes), *map(_changed, by_family), _left_out(paired), *_beside_lists(costs, target)])
 
 
 def _cheapest(costs: Sequence[CellCost], price: GpuPrice) -> str:
@@ -50,11 +53,16 @@ def _spread(costs: Sequence[CellCost], changes: Sequence[CostChange]) -> str:
     if len(plain) < 2 or plain[0].cell.load == plain[-1].cell.load or not changes:
         return ""
     first, last = plain[0], plain[-1]
-    most = min(changes, key=lambda one: one.ratio.estimate)
+    most = largest_change(changes)
+    told = (
+        f"The largest change by a method at one load is {most.speedup.cell.variant.label} at {most.speedup.cell.load.label}: {ratio_text(most.ratio)} of its "
+        f"baseline's cost, {most.verdict}."
+        if most
+        else "No method's change at any load is told apart from none."
+    )
     return (
         f"Without speculation a million costs {usd_text(first.usd_per_1m)} at {first.cell.load.label} and {usd_text(last.usd_per_1m)} at "
-        f"{last.cell.load.label}, {first.usd_per_1m.estimate / last.usd_per_1m.estimate:.1f} times less. The largest change by a method at one load is "
-        f"{most.speedup.cell.variant.label} at {most.speedup.cell.load.label}: {ratio_text(most.ratio)} of its baseline's cost, {most.verdict}."
+        f"{last.cell.load.label}, {first.usd_per_1m.estimate / last.usd_per_1m.estimate:.1f} times less. {told}"
     )
 
 
@@ -67,6 +75,12 @@ def _changed(own: Sequence[CostChange]) -> str:
     return f"{family_of(own[0].speedup.cell.variant).label}, cost over its own baseline's: {'; '.join(told)}."
 
 
+def _left_out(paired: Sequence[CostChange]) -> str:
+    """What best_changes drops, so that a method's absence above isn't taken for no effect."""
+    apart = ", ".join(family.label for family in on_another_runner(paired))
+    return f"Not compared with the baseline, since it ran on another model runner: {apart}." if apart else ""
+
+
 def _k(one: CostChange) -> str:
     k = one.speedup.cell.variant.num_speculative_tokens
     return f" (K={k})" if k else ""
@@ -77,8 +91,8 @@ def _beside_lists(costs: Sequence[CellCost], target: str) -> list[str]:
     hosted = hosted_weights_of(target)
     if not hosted:
         return [
-            f"No list price on file sells tokens of {target}, so its cost stands beside none: a model of another size has another token. It says what this "
-            "GPU's hour is spread over, and what a method changes about that."
+            f"No list price on file sells tokens of {target}, so none stands beside its cost: a larger model's token is another product. The cost shows how "
+            "one GPU's hour is shared out, and what a method changes about that."
         ]
     asked = [row for row in token_prices() if row.id in ASKED_ABOUT]
     return [_beside(costs, row) for row in [*hosted, *asked]]
@@ -92,7 +106,8 @@ def _beside(costs: Sequence[CellCost], row: TokenPrice) -> str:
         assert throughput is not None
         found.setdefault(reaches(throughput, needed[one.usd_per_hour]), []).append(c)
     told = "; ".join(f"{verdict} at concurrency {', '.join(map(str, cs))}" for verdict, cs in found.items())
-    same = "the same weights" if row.same_weights_as else "another model, whose answers this study doesn't compare"
+    own = "the same weights" if costs[0].cell.records[0].evidence == "real" else "the model whose shape this is; measured with random weights"
+    same = own if row.same_weights_as else "another model, whose answers this study doesn't compare"
     return (
         f"Break-even with {row.provider}'s {row.model} at ${row.usd_per_1m_output:.2f} a million output tokens ({same}) is at "
         f"{' or '.join(f'{value:,.0f}' for value in needed.values())} tokens/s. Measured throughput, each load's best method, GPU always busy: {told}."

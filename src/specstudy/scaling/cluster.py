@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,43 +61,30 @@ class Cluster:
         self.hpa_version = NEW_HPA if "v2" in versions else OLD_HPA
 
     def apply(self, objects: Sequence[Mapping[str, Any]]) -> None:
-        """Create them, or replace what is there. An autoscaler takes the newest apiVersion that the server knows; nothing else of it changes."""
+        """Create them, or merge into what is there. An autoscaler takes the newest apiVersion that the server knows; nothing else of it changes.
+
+        Raises ConfigError for an object that the API server refuses.
+        """
+        from kubernetes.client import ApiException
+
         for given in objects:
             body = {**given, "apiVersion": self.hpa_version} if given["kind"] == "HorizontalPodAutoscaler" else dict(given)
-            self._create(body)
+            try:
+                self._write("create", body)
+            except ApiException as error:
+                if error.status != 409:
+                    raise ConfigError(f"{body['kind']} {body['metadata']['name']}", error.status, f"an object that it takes ({_message(error)})") from None
+                self._write("patch", body)
 
-    def _create(self, body: dict[str, Any]) -> None:
-        from kubernetes.client import ApiException
-
-        name = body["metadata"]["name"]
-        try:
-            if body["apiVersion"] == "v1":
-                self._core.create_namespaced_service(self.namespace, body)
-            elif body["kind"] in CLUSTER_WIDE:
-                self._any.create_cluster_custom_object(*_path(body), body)
-            else:
-                group, version, plural = _path(body)
-                self._any.create_namespaced_custom_object(group, version, self.namespace, plural, body)
-        except ApiException as error:
-            if error.status != 409:
-                raise ConfigError(f"{body['kind']} {name}", error.status, f"an object that the API server takes ({_message(error)})") from None
-            self.delete([body])
-            self._create(body)
-
-    def delete(self, objects: Sequence[Mapping[str, Any]]) -> None:
-        """Delete what is there of them."""
-        from kubernetes.client import ApiException
-
-        for body in objects:
-            name = body["metadata"]["name"]
-            with contextlib.suppress(ApiException):
-                if body["apiVersion"] == "v1":
-                    self._core.delete_namespaced_service(name, self.namespace)
-                elif body["kind"] in CLUSTER_WIDE:
-                    self._any.delete_cluster_custom_object(*_path(body), name)
-                else:
-                    group, version, plural = _path(body)
-                    self._any.delete_namespaced_custom_object(group, version, self.namespace, plural, name)
+    def _write(self, verb: str, body: dict[str, Any]) -> None:
+        name = [body["metadata"]["name"]] if verb == "patch" else []
+        if body["apiVersion"] == "v1":
+            getattr(self._core, f"{verb}_namespaced_service")(*name, self.namespace, body)
+        elif body["kind"] in CLUSTER_WIDE:
+            getattr(self._any, f"{verb}_cluster_custom_object")(*_path(body), *name, body)
+        else:
+            group, version, plural = _path(body)
+            getattr(self._any, f"{verb}_namespaced_custom_object")(group, version, self.namespace, plural, *name, body)
 
     def patch(self, kind: str, api_version: str, name: str, body: Mapping[str, Any]) -> None:
         """A merge patch."""

@@ -110,7 +110,7 @@ def policies_figure(found: Sequence[RunView]) -> Picture | Text:
     shown = [view for view in found if view.run.server == found[0].run.server] if found else []
     if not shown:
         return NO_RECORDS
-    shown.sort(key=lambda view: (view.run.policy.name != SHIPPED, list(TRIED).index(view.run.policy.name) if view.run.policy.name in TRIED else 99))
+    shown.sort(key=lambda view: (view.label != SHIPPED, list(TRIED).index(view.run.policy.name) if view.run.policy.name in TRIED else 99))
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(SIZE_IN[0], 0.6 + 1.25 * len(shown)), layout="constrained")
         panels = figure.subplots(len(shown), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -134,6 +134,7 @@ def policies_table(found: Sequence[RunView]) -> Table | Text:
     """What each policy did, failures included."""
     if not found:
         return NO_RECORDS
+    found = sorted(found, key=lambda view: view.label != SHIPPED)
     rows = [{"policy": view.label, "verdict": verdict(view.run), **_figures(view.run)} for view in found]
     ideas = " ".join(f"{name}: {TRIED[name].idea}" for name in dict.fromkeys(view.run.policy.name for view in found) if name in TRIED)
     return Table(pd.DataFrame(rows), kind_of(found[0].run), ideas)
@@ -189,7 +190,7 @@ def line_figure(xs: Sequence[float], ys: Sequence[tuple[str, Sequence[float]]], 
     told = []
     for (name, values), colour, marker, style in zip(ys, (BLUE, ORANGE, GREEN, PINK), "osD^", ("-", "--", ":", "-."), strict=False):
         axes.plot(xs, values, color=colour, marker=marker, linestyle=style, label=name)
-        told.append(f"{name}: " + ", ".join(f"{value:g} at {at:g}" for at, value in zip(xs, values, strict=True)))
+        told.append(f"{name}: " + ", ".join(f"{value:g} at {at:g}" if np.isfinite(value) else f"never at {at:g}" for at, value in zip(xs, values, strict=True)))
     if log:
         axes.set_xscale("log")
         axes.set_xticks(list(xs), [f"{at:g}" for at in xs])

@@ -116,7 +116,8 @@ def test_a_bill_holds_the_prompts() -> None:
 def test_only_a_target_whose_weights_somebody_sells_has_a_like_for_like_price() -> None:
     assert [row.id for row in hosted_weights_of("llama-3.3-70b-shape")] == ["deepinfra/llama-3.3-70b-turbo"]
     assert [row.id for row in hosted_weights_of("gpt-oss-20b-shape")] == ["wandb/gpt-oss-20b"]
-    assert hosted_weights_of("smollm2-135m-instruct") == []
+    assert [row.id for row in hosted_weights_of("llama-3.3-70b-awq-shape")] == [row.id for row in hosted_weights_of("llama-3.3-70b")] != []
+    assert hosted_weights_of("llama-3.3-70b-my-finetune") == hosted_weights_of("smollm2-135m-instruct") == []
 
 
 HEADER = "id,provider,gpu,offer,usd_per_gpu_hour,min_gpus,commitment,price_page,read_on,source,note"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from specstudy.catalog import recorded_dir
 from specstudy.cli import main
@@ -50,6 +51,8 @@ def test_records_of_ones_own_count(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["--method", "magic"], "method: got 'magic'"),
         (["--profile", "cpu-smollm2"], "a profile for a GPU"),
         (["--profile", "nope"], "profile: got 'nope'; known: "),
+        ([*EAGLE3[:-1], "11"], "smollm2-135m-eagle3 K=1, 2, 3, 4, 5, 6, 7"),
+        (["--engine-version", "latest", "--unmeasured"], "engine_version: got 'latest'"),
         (["--max-replicas", "1", "--min-replicas", "2"], "max_replicas: got 1; at least min_replicas, 2"),
     ],
 )
@@ -57,6 +60,36 @@ def test_bad_input_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert specstudy(monkeypatch, "deploy", "render", *words, "--out", str(tmp_path / "out")) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file, a folder under a file, and a kernel's folder, where even root makes none."""
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "under", Path("/proc/deploy")):
+        assert specstudy(monkeypatch, "deploy", "render", "--out", str(out)) == 2
+        assert f"out: got '{out}'; a folder that can be written to (" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "mine")]
+
+
+def test_the_real_weights_on_two_gpus_ask_for_two_and_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing of that profile was recorded: what the records would say must be given, one after the other."""
+    words = ["deploy", "render", "--profile", "h100-llama-3.3-70b", "--unmeasured", "--out", str(tmp_path / "out")]
+    for missing, value in (("engine_version", "0.26.0"), ("longest_request_s", "300"), ("weights_gib", "70.5")):
+        assert specstudy(monkeypatch, *words) == 2
+        assert f"{missing}: got None" in capsys.readouterr().err
+        words += [f"--{missing.replace('_', '-')}", value]
+    assert specstudy(monkeypatch, *words) == 0
+    (container,) = yaml.safe_load((tmp_path / "out/base/deployment.yaml").read_text())["spec"]["template"]["spec"]["containers"]
+    assert container["args"][container["args"].index("--tensor-parallel-size") + 1] == "2"
+    assert container["resources"]["limits"] == {"memory": "153Gi", "nvidia.com/gpu": "2"}  # 8 + 2 x 70.5 + 2 x 2 for /dev/shm
+    volume = yaml.safe_load((tmp_path / "out/base/models.yaml").read_text())
+    assert volume["spec"]["resources"]["requests"]["storage"] == "146Gi"  # 2 x 70.5 + 5
+
+
+def test_all_overlays_at_once_are_the_checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert specstudy(monkeypatch, "deploy", "shipped", "--out", str(tmp_path / "out")) == 0
+    names = ["none", "eagle3", "peagle", "ngram", "tensor-parallel"]
+    assert capsys.readouterr().out == "".join(f"kubectl apply -k {tmp_path}/out/overlays/{name}\n" for name in names)
 
 
 def test_a_machine_that_cannot_build_is_told_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import json
 from typing import Annotated, Any, Literal
 
 import pytest
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specstudy.deploy.autoscaling import adapter_values, policy_of
@@ -191,3 +192,11 @@ def test_the_dashboard_asks_a_question_in_each_panel_with_a_unit() -> None:
         assert all("$namespace" in target["expr"] for target in panel["targets"])
     boxes = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
     assert len(set(boxes)) == len(boxes)
+
+
+def test_a_changed_dashboard_replaces_the_one_before(tree: dict[str, str]) -> None:
+    """A name with a hash would leave the old one in the cluster, with the same uid."""
+    (generator,) = yaml.safe_load(tree["components/monitoring/kustomization.yaml"])["configMapGenerator"]
+    assert generator["options"]["disableNameSuffixHash"] is True
+    (script,) = yaml.safe_load(tree["base/kustomization.yaml"])["configMapGenerator"]
+    assert "disableNameSuffixHash" not in script["options"]  # a changed hook must start new pods

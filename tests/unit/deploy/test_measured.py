@@ -8,7 +8,7 @@ import pytest
 
 from specstudy.catalog import load_profile, recorded_dir
 from specstudy.deploy import objects
-from specstudy.deploy.measured import good_records, longest_request_s, placeless
+from specstudy.deploy.measured import good_records, gpus_of, longest_request_s, newest_version, placeless, weights_gib
 from specstudy.deploy.render import shipped_overlays
 from specstudy.deploy.wanted import Wanted, resolve
 from specstudy.errors import ConfigError
@@ -95,3 +95,30 @@ def test_the_longest_request_fills_the_context_at_the_slowest_pace() -> None:
     slower = other.model_copy(update={"ttft_ms_p99": None, "ttft_ms_p90": 100.0, "tpot_ms_p99": None, "tpot_ms_p90": 10.0})
     assert (longest_request_s([slow, slower], 6000), longest_request_s([slow, slower], 5980)) == (120, 60)
     assert longest_request_s([], 1000) is None
+
+
+def test_gpus_are_counted_as_the_engine_spreads_them() -> None:
+    argv = ["python", "--tensor-parallel-size", "2", "--pipeline-parallel-size", "3", "--dtype", "bfloat16"]
+    assert (gpus_of(argv), gpus_of(argv[:3]), gpus_of(argv[:1])) == (6, 2, 1)
+
+
+def test_weights_of_a_server_over_several_gpus_are_those_of_all_of_them() -> None:
+    one = records()[0].model_copy(update={"weights_gib": 34.0})
+    two = one.model_copy(update={"server_argv": [*one.server_argv, "--tensor-parallel-size", "2"]})
+    assert (weights_gib([one]), weights_gib([one, two]), weights_gib([])) == (34.0, 68.0, None)
+
+
+def test_the_newest_version_is_the_newest_and_not_the_last_by_letters() -> None:
+    older, newer = (records()[0].model_copy(update={"engine_version": version}) for version in ("0.9.1", "0.26.0"))
+    assert newest_version([newer, older]) == "0.26.0"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [(None, ["--tensor-parallel-size", "2"]), (2, ["--tensor-parallel-size", "2"]), (4, ["--tensor-parallel-size", "4"]), (1, [])]
+)
+def test_the_profiles_tensor_parallelism_holds_unless_another_is_given(given: int | None, words: list[str]) -> None:
+    fields = {"profile": "h100-llama-3.3-70b", "unmeasured": True, "engine_version": "0.26.0", "longest_request_s": 60, "weights_gib": 68}
+    found = resolve(Wanted.model_validate({**fields, "tensor_parallel_size": given}))
+    args = objects.arguments(found)
+    assert [word for at, word in enumerate(args) if "--tensor-parallel-size" in (word, args[at - 1])] == words
+    assert found.gpus == int(words[-1] if words else 1)

@@ -156,11 +156,41 @@ def test_a_replica_over_several_gpus_asks_for_them() -> None:
 
 def test_a_model_of_the_hub_needs_a_way_out_and_a_place_to_write() -> None:
     wanted = Wanted(profile="h200-smollm2", model_id="HuggingFaceTB/SmolLM2-135M-Instruct")
-    files = render({"hub": wanted})
-    (policy,) = [yaml.safe_load(files["overlays/hub/networkpolicy.yaml"])]
-    assert {"ports": [{"port": 443, "protocol": "TCP"}]} in policy["spec"]["egress"]
+    way_out = {"ports": [{"port": 443, "protocol": "TCP"}]}
+    assert way_out in yaml.safe_load(render({"hub": wanted})["base/networkpolicy.yaml"])["spec"]["egress"]
     pod = objects.deployment(resolve(wanted))["spec"]["template"]["spec"]
     container = pod["containers"][0]
     assert container["args"][container["args"].index("--model") + 1] == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert "HF_HUB_OFFLINE" not in {entry["name"] for entry in container["env"]}
     assert container["volumeMounts"][0] == {"name": "models", "mountPath": "/models"}
+    assert "HF_HOME" in {entry["name"] for entry in container["env"]}
+
+
+@pytest.mark.parametrize("first", ["hub", "none"])
+def test_a_way_out_is_open_in_the_overlay_that_needs_it_alone(first: str) -> None:
+    """Whichever of the two makes the base."""
+    both = {"hub": Wanted(profile="h200-smollm2", model_id="HuggingFaceTB/SmolLM2-135M-Instruct"), "none": Wanted(profile="h200-smollm2")}
+    files = render({first: both[first], **both})
+    for name in both:
+        path = f"overlays/{name}/networkpolicy.yaml" if name != first else "base/networkpolicy.yaml"
+        assert ({"ports": [{"port": 443, "protocol": "TCP"}]} in yaml.safe_load(files[path])["spec"]["egress"]) == (name == "hub")
+        assert ("networkpolicy.yaml" in files[f"overlays/{name}/kustomization.yaml"]) == (name != first)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_nothing_is_told_to_write_where_it_cannot(name: str) -> None:
+    """The root and the models are read-only: each folder that the environment names for writing lies on another volume."""
+    (container,) = objects.deployment(resolve(OVERLAYS[name]))["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    folders = {entry["name"]: entry["value"] for entry in container["env"] if entry.get("value", "").startswith("/")}
+    assert folders == {"HOME": "/home/vllm"} and writable == {"/home/vllm", "/tmp", "/dev/shm"}
+
+
+def test_a_failure_in_the_middle_leaves_the_earlier_tree(tmp_path: Path, tree: dict[str, str]) -> None:
+    """A path that can't be made stands last, so every other file has been written by then."""
+    write({**tree, "base/service.yaml": "earlier"}, tmp_path / "out")
+    with pytest.raises(ConfigError, match="a folder that can be written to"):
+        write({**tree, "base/service.yaml/below": "it"}, tmp_path / "out")
+    assert (tmp_path / "out" / "base" / "service.yaml").read_text() == "earlier"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

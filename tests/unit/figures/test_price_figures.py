@@ -129,6 +129,31 @@ def test_what_is_sold_stands_beside_its_sellers_price_and_the_asked_for_ones() -
     assert re.search(r"GPT-5\.4 at \$15\.00 .* is at 83 tokens/s\.", told)
 
 
+def test_a_shapes_random_weights_are_not_said_to_be_the_sold_ones() -> None:
+    told = cost_lines(loads(evidence="shape", target="llama-3.3-70b-shape"), NEBIUS, "llama-3.3-70b-shape").markdown
+    assert "(the model whose shape this is; measured with random weights) is at 3,906 tokens/s" in told
+    assert "the same weights" not in told
+
+
+def test_the_largest_change_is_the_one_furthest_from_none_whichever_way() -> None:
+    """Twice as dear at both loads; half a percent cheaper within the noise is no change."""
+    slower = loads(0.5, method="peagle", draft="slow", num_speculative_tokens=3)
+    noisy = [repeats([120.0, 125.0, 132.0], concurrency=1, gpu="NVIDIA H200", method="eagle3", draft="even", num_speculative_tokens=3)]
+    told = cost_lines([*loads(), *slower, *noisy], NEBIUS, "smollm2-135m-instruct").markdown
+    assert "The largest change by a method at one load is slow K=3 at chat c=1: 2.00 (2.00 to 2.00) of its baseline's cost, dearer." in told
+    assert "No method's change at any load is told apart from none." in cost_lines([*loads(), *noisy], NEBIUS, "smollm2-135m-instruct").markdown
+
+
+def test_what_ran_on_another_model_runner_is_left_out_and_named() -> None:
+    cells = [*both(), *loads(0.5, method="ngram", num_speculative_tokens=3, model_runner="V1")]
+    table = change_table(cells)
+    assert isinstance(table, Table)
+    assert table.frame["method"].tolist() == ["EAGLE-3 K=3"] * 2
+    assert "another model runner than the baseline: ngram." in table.note
+    assert "since it ran on another model runner: ngram." in cost_lines(cells, NEBIUS, "smollm2-135m-instruct").markdown
+    assert "model runner" not in cost_lines(both(), NEBIUS, "smollm2-135m-instruct").markdown
+
+
 def test_conclusions_hold_the_computed_numbers() -> None:
     told = cost_lines(both(), NEBIUS, "smollm2-135m-instruct").markdown
     assert "The cheapest output tokens come from a head K=3 at chat c=8: $0.500 (0.500 to 0.500) a million" in told
