@@ -68,11 +68,14 @@ def unpack(
     """Print the bf16 folder of a packed head that vLLM loads, made on first use."""
     from specstudy.catalog.materialise import draft_folder
 
+    if out is not None and out.exists():
+        raise ConfigError("out", str(out), "a folder that isn't there yet")
     folder = draft_folder(load_draft(draft), tell)
     if out is not None:
-        if out.exists():
-            raise ConfigError("out", str(out), "a folder that isn't there yet")
-        shutil.copytree(folder, out)
+        try:
+            shutil.copytree(folder, out)
+        except OSError as error:
+            raise ConfigError.unwritable("out", out, error) from error
     print(out or folder)
 
 

@@ -44,5 +44,8 @@ def make(
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("out", str(out), "an empty or new folder")
-    write_shape(shape, out, quantization)
+    try:
+        write_shape(shape, out, quantization)
+    except OSError as error:
+        raise ConfigError.unwritable("out", out, error) from error
     print(out)

@@ -47,6 +47,11 @@ class ConfigError(SpecstudyError, ValueError):
         return cls(field, got, f"known: {', '.join(sorted(known)) or 'none'}")
 
     @classmethod
+    def unwritable(cls, field: str, place: object, error: OSError) -> ConfigError:
+        """The error for a folder that the system won't let us make or write."""
+        return cls(field, str(place), f"a folder that can be written to ({error.strerror or error})")
+
+    @classmethod
     def from_pydantic(cls, error: ValidationError, where: str) -> ConfigError:
         """The first complaint of a pydantic error, the others counted.
 

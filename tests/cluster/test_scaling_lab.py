@@ -95,8 +95,9 @@ def broken(running: Lab) -> Iterator[list[str]]:
 
 
 def takes_one_away(running: Lab) -> None:
-    """What shows that it was the fault that held it."""
+    """What shows that it was the fault that held it; then wait until it has gone."""
     await_that(lambda: running.cluster.deployment(APP).wanted == 1, 60)
+    await_that(lambda: len(running.agent.pods) == 1 and len(running.ready()) == 1, 60)
 
 
 def test_scale_out_is_decided_within_30_s(stepped: Finished) -> None:

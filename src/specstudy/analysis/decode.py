@@ -41,8 +41,10 @@ def decode_throughput(cell: Cell) -> Decode | None:
     """Tokens that came in the stretches in which each of the c slots was between its first and its last token, over their length.
 
     A stretch begins with the last of c first tokens, which is the end of a prefill, and ends with the first answer's last
-    token; what arrives at its beginning isn't counted, what arrives at its end is, so it holds whole steps. None for an open
-    loop, which has no slots.
+    token. A step's tokens reach the client one request after another, so a stretch's own ends cut through a step. With
+    speculation answers end at different times, stretches are a few steps long, and what is cut off would be a good part of them.
+    So in a stretch each slot counts from its own first chunk to its own last one, which are whole steps: the tokens after the
+    first over the time between, of all slots and stretches, times c. None for an open loop, which has no slots.
     """
     slots = cell.load.concurrency
     if slots is None:
@@ -54,10 +56,10 @@ def decode_throughput(cell: Cell) -> Decode | None:
         if not any(len(gaps) for gaps in rows["chunk_gap_us"]):
             continue  # kept without its chunk gaps
         stretches = _all_decoding(rows, slots)
-        length_s = float(sum(end - start for start, end in stretches))
-        if length_s >= LEAST_S:
-            rates[record.repeat] = _tokens(rows, stretches) / length_s
-            shares.append(length_s / float(rows["last_token_s"].max() - rows["sent_s"].min()))
+        tokens, slot_s = _whole_steps(rows, stretches)
+        if slot_s / slots >= LEAST_S:
+            rates[record.repeat] = slots * tokens / slot_s
+            shares.append(sum(end - start for start, end in stretches) / float(rows["last_token_s"].max() - rows["sent_s"].min()))
     return Decode(cell, mean_interval(list(rates.values())), sum(shares) / len(shares), rates) if rates else None
 
 
@@ -83,18 +85,19 @@ def _all_decoding(rows: pd.DataFrame, slots: int) -> list[tuple[float, float]]:
     return [(float(when[i]), float(when[i + 1])) for i in np.flatnonzero(decoding[:-1] >= slots) if when[i + 1] > when[i]]
 
 
-def _tokens(rows: pd.DataFrame, stretches: Sequence[tuple[float, float]]) -> int:
-    """Tokens of the chunks that came in one of the stretches, (start, end]."""
-    times = np.concatenate(
-        [
-            first + np.concatenate([[0.0], np.cumsum(np.asarray(gaps, float)) / 1e6])
-            for first, gaps in zip(rows["first_token_s"], rows["chunk_gap_us"], strict=True)
-        ]
-    )
-    tokens = np.concatenate([np.asarray(counts, int) for counts in rows["chunk_tokens"]])
+def _whole_steps(rows: pd.DataFrame, stretches: Sequence[tuple[float, float]]) -> tuple[int, float]:
+    """(tokens, seconds), both summed over requests and stretches: from a request's first chunk in the stretch, whose tokens aren't counted, to its last."""
+    if not stretches:
+        return 0, 0.0
+    starts, ends = np.array(stretches).T
     # A chunk's time is rebuilt from rounded gaps; half a gap's rounding for each chunk may lie between it and the request's own last time.
     slack = 1e-6 * max(len(gaps) for gaps in rows["chunk_gap_us"])
-    inside = np.zeros(len(times), bool)
-    for start, end in stretches:
-        inside |= (times > start + slack) & (times <= end + slack)
-    return int(tokens[inside].sum())
+    tokens, seconds = 0, 0.0
+    for first, gaps, counts in zip(rows["first_token_s"], rows["chunk_gap_us"], rows["chunk_tokens"], strict=True):
+        times = first + np.concatenate([[0.0], np.cumsum(np.asarray(gaps, float)) / 1e6])
+        total = np.cumsum(np.asarray(counts, int))
+        i, j = np.searchsorted(times, starts - slack), np.searchsorted(times, ends + slack, side="right") - 1
+        several = j > i
+        tokens += int((total[j] - total[i % len(total)])[several].sum())
+        seconds += float((times[j] - times[i % len(times)])[several].sum())
+    return tokens, seconds

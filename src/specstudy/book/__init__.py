@@ -6,18 +6,21 @@ from specstudy.book.cost import Costs, open_costs
 from specstudy.book.heads import Heads, shipped_heads
 from specstudy.book.limits import cell_shares, machine_limits
 from specstudy.book.quantization import Quantization, open_quantization
+from specstudy.book.scaling import Scaling, open_scaling
 
 __all__ = [
     "Chapter",
     "Costs",
     "Heads",
     "Quantization",
+    "Scaling",
     "answers",
     "cell_shares",
     "machine_limits",
     "open_chapter",
     "open_costs",
     "open_quantization",
+    "open_scaling",
     "recorded_table",
     "shipped_heads",
 ]

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from specstudy.catalog.models import WheelFile
 from specstudy.catalog.paths import cache_dir
-from specstudy.errors import AssetError
+from specstudy.errors import AssetError, ConfigError
 
 Say = Callable[[str], None]
 
@@ -28,12 +28,17 @@ def once(target: Path, make: Callable[[Path], None]) -> Path:
     """`target`, made by `make(scratch)` if it isn't there yet.
 
     `make` fills a scratch path beside it, which is then renamed: a run that was cut off leaves
-    nothing that looks finished. Two runs at once wait for each other.
+    nothing that looks finished. Two runs at once wait for each other. Raises ConfigError for a cache that can't be written to.
     """
     if target.exists():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{target}.lock"):
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{target}.lock")
+        lock.acquire()
+    except OSError as error:
+        raise ConfigError.unwritable("SPECSTUDY_CACHE", target.parent, error) from error
+    with lock:
         if not target.exists():
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as folder:
                 scratch = Path(folder) / target.name

@@ -68,8 +68,11 @@ def imposed(spec: MethodSpec, workload: str, num_speculative_tokens: int) -> Imp
     return Imposed(round(1 + sum(rates), 3), rates, f"modelled from {row.id} at its constant rate, {rate:.3f}")
 
 
-def check_imposed(profile: Profile) -> None:
-    """A shape's drafting methods all impose a published acceptance, real ones none. Raises ConfigError."""
+def check_imposed(profile: Profile, shape: str | None) -> None:
+    """A shape's drafting methods all impose an acceptance that is published for it, real ones none. Raises ConfigError.
+
+    `shape` is the target's; a published row's id begins with the name of its own.
+    """
     for chapter, plan in profile.chapters.items():
         for spec in plan.methods:
             field = f"chapters.{chapter}.methods.{spec.draft or spec.method}"
@@ -77,8 +80,10 @@ def check_imposed(profile: Profile) -> None:
                 if spec.imposes or spec.modelled:
                     raise ConfigError(f"{field}.imposes", spec.imposes or spec.modelled, "nothing: acceptance is imposed on drafts with random weights alone")
                 continue
+            served = _served(plan, spec)
+            _nothing_left_over(spec, field, {workload for workload, _ in served}, shape)
             try:
-                for workload, k in _served(plan, spec):
+                for workload, k in served:
                     imposed(spec, workload, k)
             except ConfigError as error:
                 raise ConfigError(f"{field}.{error.field}", error.got, error.allowed) from None
@@ -90,3 +95,15 @@ def _served(plan: ChapterPlan, spec: MethodSpec) -> list[tuple[str, int]]:
     for section in plan.sections:
         pairs += [(workload, k) for k in spec.num_speculative_tokens if section.wants(spec.method, spec.draft, k) for workload in section.workloads]
     return pairs
+
+
+def _nothing_left_over(spec: MethodSpec, field: str, workloads: set[str], shape: str | None) -> None:
+    """What is named is used, and is this target's: a slip of the pen would else pass unseen."""
+    for workload, family in spec.imposes.items():
+        if workload not in workloads:
+            raise ConfigError.unknown(f"{field}.imposes", workload, workloads)
+        if family.partition("/")[0] != shape:
+            raise ConfigError(f"{field}.imposes.{workload}", family, f"published rows of the target's own shape: {shape}/…")
+    for k in spec.modelled:
+        if k not in spec.num_speculative_tokens:
+            raise ConfigError(f"{field}.modelled", k, f"one of the method's K: {', '.join(map(str, spec.num_speculative_tokens))}")

@@ -61,7 +61,8 @@ def load_profile(name_or_path: str) -> Profile:
     shape imposes is published. Raises ConfigError.
     """
     profile = read_yaml(Path(name_or_path), Profile) if name_or_path.endswith((".yaml", ".yml")) else named(name_or_path, "profiles", "profile", Profile)
-    _check_evidence(profile, "target", load_target(profile.target).source)
+    source = load_target(profile.target).source
+    _check_evidence(profile, "target", source)
     for chapter, plan in profile.chapters.items():
         for variant in plan.variants:
             if variant.target is not None:
@@ -76,7 +77,7 @@ def load_profile(name_or_path: str) -> Profile:
             if draft.target != profile.target:
                 raise ConfigError(field, spec.draft, f"a draft of {profile.target}; this one belongs to {draft.target}")
             _check_evidence(profile, field, draft.source)
-    check_imposed(profile)
+    check_imposed(profile, source.shape if isinstance(source, ShapeSource) else None)
     return profile
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -11,6 +12,7 @@ from specstudy.catalog.models import Name, StrictModel
 from specstudy.errors import ConfigError
 
 Size = Annotated[int, Field(gt=0)]
+BYTES = 256
 LayerType = Literal["full_attention", "sliding_attention"]
 
 
@@ -49,7 +51,7 @@ class Shape(StrictModel):
     sources: tuple[str, ...] = Field(min_length=1, description="where the values were read")
     architecture: Architecture
     config: dict[str, Any]
-    quantizations: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    quantizations: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     tokens: dict[str, int] = Field(default_factory=dict, description="targets: token ids that an engine looks up by name")
     hidden_states_read: int | None = Field(default=None, ge=1, description="heads: hidden states of the target that fc joins")
     assumed: dict[str, str] = Field(default_factory=dict)
@@ -67,8 +69,30 @@ class Shape(StrictModel):
             raise ConfigError("architecture.num_key_value_heads", arch.num_key_value_heads, f"a divisor of the {arch.num_attention_heads} heads")
         if (arch.num_local_experts is None) != (arch.num_experts_per_tok is None):
             raise ConfigError("architecture.num_experts_per_tok", arch.num_experts_per_tok, "given together with num_local_experts")
+        if arch.num_local_experts is not None and (arch.num_experts_per_tok or 0) > arch.num_local_experts:
+            raise ConfigError("architecture.num_experts_per_tok", arch.num_experts_per_tok, f"at most num_local_experts, {arch.num_local_experts}")
+        if arch.draft_vocab_size is not None and (self.kind == "target" or arch.draft_vocab_size > arch.vocab_size):
+            raise ConfigError("architecture.draft_vocab_size", arch.draft_vocab_size, f"given for heads only, and at most vocab_size, {arch.vocab_size}")
         if (self.kind == "head") != (self.hidden_states_read is not None):
             raise ConfigError("hidden_states_read", self.hidden_states_read, "given for a head, and only there")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> Shape:
+        """config.json holds what JSON can, and the tokenizer has a place for every byte and every named token."""
+        size = self.architecture.vocab_size
+        for field in ("config", "quantizations"):
+            try:
+                json.dumps(getattr(self, field), allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(field, getattr(self, field), f"what JSON can hold ({error})") from None
+        if self.kind == "head":
+            if self.tokens:
+                raise ConfigError("tokens", self.tokens, "given for targets only: a head has the target's tokenizer")
+        elif size < BYTES:
+            raise ConfigError("architecture.vocab_size", size, f"at least {BYTES}: the tokenizer has an entry for each byte")
+        if len(set(self.tokens.values())) < len(self.tokens) or not all(BYTES <= number < size for number in self.tokens.values()):
+            raise ConfigError("tokens", self.tokens, f"each id once, from {BYTES} to vocab_size - 1 = {size - 1}")
         return self
 
     def config_json(self, quantization: str | None = None) -> dict[str, Any]:

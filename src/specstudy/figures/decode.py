@@ -31,7 +31,8 @@ def decode_table(cells: Sequence[Cell]) -> Table | Text:
             row["end to end / baseline"] = whole.get(id(one.cell), DASH)
         rows.append({**row, "time with every slot decoding": f"{one.share:.0%}"})
     note = (
-        "Decode: tokens over time while every slot is between its first and its last token. The ramp, every prefill and the drain are left out. "
+        "Decode: tokens over time while every slot is between its first and its last token, each slot by whole steps. The ramp, every prefill and the drain "
+        "are left out. "
         "End to end: all tokens of the steady window over its length, prefills included. Where every slot decoded for a small part of the time only, the first "
         "rests on little."
     )

@@ -10,6 +10,7 @@ from specstudy.analysis import break_even_tokens_per_s
 from specstudy.catalog.prices import GpuPrice, TokenPrice, gpu_prices, token_prices
 from specstudy.figures.picture import Picture, canvas
 from specstudy.figures.published import short_source
+from specstudy.figures.style import legend_above
 from specstudy.figures.tables import Table
 
 PRICE_TICKS = (0.1, 1, 10, 100)
@@ -58,7 +59,7 @@ def token_price_table() -> Table:
 def token_price_picture() -> Picture:
     """Output list prices on a log scale, dearest first; a marker for each kind of seller."""
     rows = sorted(token_prices(), key=lambda row: row.usd_per_1m_output)
-    figure, axes = canvas(1.3 + 0.26 * len(rows))
+    figure, axes = canvas(1.5 + 0.26 * len(rows))
     for seller, (colour, marker) in SELLERS.items():
         own = [(row.usd_per_1m_output, at) for at, row in enumerate(rows) if _seller(row) == seller]
         axes.plot([price for price, _ in own], [at for _, at in own], color=colour, marker=marker, linestyle="none", markersize=7, label=seller)
@@ -70,7 +71,7 @@ def token_price_picture() -> Picture:
     axes.set_xticks(PRICE_TICKS, [f"${tick:g}" for tick in PRICE_TICKS])
     axes.minorticks_off()
     axes.set_xlabel("USD per 1M output tokens")
-    axes.legend(loc="lower right", frameon=False)
+    legend_above(axes)  # inside, its markers would read as prices
     told = "; ".join(f"{row.model} ({row.provider}) ${row.usd_per_1m_output:.2f}" for row in reversed(rows))
     return Picture.of(figure, "What do sellers ask for a million output tokens?", f"List prices on a log scale. {told}.", "published")
 

@@ -121,7 +121,7 @@ def policies_figure(found: Sequence[RunView]) -> Picture | Text:
         if view.run.replicas_needed:
             axes.hlines(view.run.replicas_needed, view.run.step_s, view.run.fall_s, color=ORANGE, linestyle=":", linewidth=1.5)
         _stages(axes, view.run)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * max(view.samples["replicas"].max() for view in shown))
         axes.set_title(view.label, fontsize=10, loc="left")
         told.append(f"{view.label}: at most {view.run.replicas_max}, scaled down {view.run.scale_downs} times")
     panels[-1].set_xlabel("time since the load began (s); grey: 3x load, dotted: needed")

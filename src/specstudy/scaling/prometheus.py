@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ class Prometheus:
     def set_targets(self, pods: Mapping[str, str], namespace: str = "default") -> None:
         """Scrape these pods from now on: name to host:port. Labels are those that a PodMonitor gives: namespace and pod."""
         content = [{"targets": [address], "labels": {"namespace": namespace, "pod": pod}} for pod, address in pods.items()]
-        scratch = self.folder / ".targets.json"
+        scratch = self.folder / f".targets-{threading.get_ident()}.json"  # two threads may do this at once
         scratch.write_text(json.dumps(content))
         os.replace(scratch, self.folder / "targets.json")  # Prometheus watches the file and must not read half of it
 

@@ -81,6 +81,8 @@ class Deployment(StrictModel):
     def _imposed_acceptance(self) -> Deployment:
         imposed, k = self.imposed_acceptance_length, self.num_speculative_tokens
         if imposed is None:
+            if self.imposed_acceptance_rates:
+                raise ConfigError("imposed_acceptance_rates", self.imposed_acceptance_rates, "nothing without imposed_acceptance_length")
             return self
         if self.hardware == "cpu":
             raise ConfigError("imposed_acceptance_length", imposed, "nothing on a CPU: vLLM imposes acceptance only when it samples on a GPU")
@@ -89,6 +91,8 @@ class Deployment(StrictModel):
         rates = self.imposed_acceptance_rates
         if len(rates) != k or any(later > earlier for earlier, later in pairwise(rates)) or abs(1 + sum(rates) - imposed) > RATES_AGREE_WITHIN:
             raise ConfigError("imposed_acceptance_rates", rates, f"{k} shares that don't rise and sum to {imposed - 1:.3f}")
+        if not self.random_weights:
+            raise ConfigError("imposed_acceptance_length", imposed, "nothing with real weights: they accept what they accept")
         return self
 
     @property

@@ -55,6 +55,23 @@ def test_one_slot_is_the_inverse_of_tpot() -> None:
     assert found.share == pytest.approx(1.0 / 2.6)
 
 
+def test_a_stretch_is_counted_in_whole_steps_of_each_slot() -> None:
+    """A step takes 0.4 s and gives each of two slots 2 tokens: 10 tokens/s. Slot B's reach the client 0.05 s after slot A's.
+
+    Both decode from 1.05 to 2.2 and from 4.25 to 5.4: three steps, of which a count by the clock would have 3 chunks of A and 2 of B
+    in 1.15 s, 8.7 tokens/s.
+    """
+    rows = [
+        request(0, 0.0, 0.6, [0.4] * 4, [1, 2, 2, 2, 2]),
+        request(1, 0.0, 1.05, [0.4] * 5, [1] + [2] * 5),
+        request(2, 2.2, 3.8, [0.4] * 4, [1, 2, 2, 2, 2]),
+        request(3, 3.05, 4.25, [0.4] * 5, [1] + [2] * 5),
+    ]
+    found = decode_throughput(cell([record(concurrency=2, num_prompts=4, completed=4)], rows))
+    assert found is not None
+    assert found.tokens_per_s.estimate == pytest.approx(10.0)
+
+
 def test_slots_that_never_decode_together_have_no_rate() -> None:
     rows = [request(0, 0.0, 0.1, [0.1] * 3, [1] * 4), request(1, 0.0, 0.5, [0.1] * 3, [1] * 4)]
     assert decode_throughput(cell([record(concurrency=2)], rows)) is None

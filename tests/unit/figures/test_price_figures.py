@@ -145,7 +145,7 @@ def test_the_largest_change_is_the_one_furthest_from_none_whichever_way() -> Non
 
 
 def test_what_ran_on_another_model_runner_is_left_out_and_named() -> None:
-    cells = [*both(), *loads(0.5, method="ngram", num_speculative_tokens=3, model_runner="V1")]
+    cells = [*both(), *loads(0.5, method="ngram", num_speculative_tokens=3, model_runner="V2")]
     table = change_table(cells)
     assert isinstance(table, Table)
     assert table.frame["method"].tolist() == ["EAGLE-3 K=3"] * 2
