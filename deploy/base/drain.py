@@ -4,11 +4,13 @@
 
 First SETTLE_S seconds pass, in which the Service, proxies and clients learn that this pod takes no more requests; it
 still answers those that come. Then the server is asked until it says three times in a row that no request runs or
-waits. Exit status: 0 when idle or already gone, 1 when LIMIT_S passed first.
+waits, or refuses three connections in a row, since then it has gone. A late or broken answer is neither: a loaded server
+gives those. Exit status: 0 when idle or already gone, 1 when LIMIT_S passed first.
 """
 
 from __future__ import annotations
 
+import http.client
 import sys
 import time
 import urllib.request
@@ -31,19 +33,21 @@ def drain(url: str, settle_s: float, limit_s: float) -> bool:
     time.sleep(settle_s)
     deadline = time.monotonic() + limit_s
     idle = gone = 0
-    left = float("nan")
+    left: float | None = None
     while time.monotonic() < deadline:
         try:
             with ask(f"{url}/metrics", timeout=TIMEOUT_S) as answer:
                 left = unfinished(answer.read().decode())
-        except (OSError, ValueError):
-            idle, gone = 0, gone + 1
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)  # urllib wraps it
+            idle, gone = 0, (gone + 1 if refused else 0)
         else:
             idle, gone = (idle + 1 if left == 0 else 0), 0
         if IN_A_ROW in (idle, gone):
             return True
         time.sleep(POLL_S)
-    print(f"drain: {left:g} requests are left after {limit_s:g} s", file=sys.stderr)
+    told = "it gave no answer" if left is None else f"{left:g} requests are left"
+    print(f"drain: {told} after {limit_s:g} s", file=sys.stderr)
     return False
 
 

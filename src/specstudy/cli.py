@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.table import Column
 from rich.table import Table as RichTable
 
 from specstudy import __version__
@@ -34,7 +35,8 @@ ResultsOption = Annotated[Path, typer.Option(help="folder that holds a folder of
 @app.command()
 def profiles() -> None:
     """List the profiles and what they measure."""
-    table = RichTable("profile", "target", "evidence", "hardware", "chapters")
+    others = ("target", "evidence", "hardware", "chapters")
+    table = RichTable(Column("profile", no_wrap=True), *(Column(name, overflow="fold") for name in others))
     for name in names_in("profiles"):
         found = load_profile(name)
         table.add_row(name, found.target, found.evidence, found.hardware, ", ".join(found.chapters))

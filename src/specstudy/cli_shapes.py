@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Column
 from rich.table import Table as RichTable
 
 from specstudy.catalog.load import names_in
@@ -20,15 +21,18 @@ app = typer.Typer(no_args_is_help=True, help="Published architectures to be serv
 @app.command("list")
 def list_() -> None:
     """List the shapes and their sizes."""
-    table = RichTable("shape", "kind", "layers", "hidden size", "vocabulary", "experts", "forms", "assumed")
+    others = ("kind", "layers", "hidden", "vocabulary", "experts", "forms", "assumed")
+    table = RichTable(
+        Column("shape", no_wrap=True), *(Column(name, overflow="fold", min_width=min(len(name), 10)) for name in others), box=None, padding=(0, 1, 0, 0)
+    )
     for name in names_in("shapes"):
         found = load_shape(name)
         sizes = found.architecture
-        experts = "" if sizes.num_local_experts is None else f"{sizes.num_local_experts}, {sizes.num_experts_per_tok} a token"
-        vocabulary = f"{sizes.vocab_size:,}" if sizes.draft_vocab_size is None else f"{sizes.draft_vocab_size:,} of {sizes.vocab_size:,}"
+        experts = "" if sizes.num_local_experts is None else f"{sizes.num_experts_per_tok} of {sizes.num_local_experts}"
+        vocabulary = f"{sizes.vocab_size:,}" if sizes.draft_vocab_size in (None, sizes.vocab_size) else f"{sizes.draft_vocab_size:,} of {sizes.vocab_size:,}"
         row = [name, found.kind, str(sizes.num_hidden_layers), f"{sizes.hidden_size:,}", vocabulary, experts]
         table.add_row(*row, ", ".join(found.quantizations), ", ".join(found.assumed))
-    Console(width=None).print(table)
+    Console().print(table)
 
 
 @app.command()

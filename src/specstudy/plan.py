@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -49,6 +50,14 @@ class Cell:
             return self.schedule
         assert self.request_rate is not None
         return poisson(self.request_rate, self.num_prompts, seed)
+
+    def request_seed(self, seed: int) -> int:
+        """Seed of a repeat's first request; the others count up from it. No other repeat or load has the same, each method has.
+
+        vLLM's model runner V2 draws an imposed acceptance from a request's seed and the token's position alone: repeats that shared seeds would draw
+        the same and agree far better than they should.
+        """
+        return zlib.crc32(f"{self.label} {seed}".encode()) << 20
 
     def prompts(self, pool: Pool, repeat: int, seed: int) -> tuple[list[Prompt], list[Prompt]]:
         """(measured, warm-up) prompts of one repeat: other ones in each repeat, the same ones for each method."""

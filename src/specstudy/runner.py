@@ -210,7 +210,7 @@ class Runner:
             prompts,
             warmups,
             cell.arrival(seed),
-            Sampling(spec.max_tokens, spec.temperature, seed, rules.warmup_max_tokens),
+            Sampling(spec.max_tokens, spec.temperature, cell.request_seed(seed), rules.warmup_max_tokens),
             max_schedule_lag_ms=rules.max_schedule_lag_ms,
         )
         if idle_neighbours:  # NVML sees the device's memory as a whole

@@ -110,9 +110,13 @@ def group(records: Sequence[Record], requests: pa.Table) -> list[Cell]:
 
     GPUs of one host that were measured at the same time are taken together, see `side_by_side`: a method comes from the
     newest of them that has it, and the baseline from each that a method comes from. Failed records and other allocations are
-    left out, and so are repeats that were made under another configuration than the cell's newest record.
+    left out, and so are repeats that were made under another configuration than the cell's newest record, and all records of
+    another kind of evidence than the newest's: two kinds never stand in one table.
     """
     good = [record for record in records if record.status == "ok"]
+    if good:
+        kind = max(good, key=lambda record: record.started_at).evidence
+        good = [record for record in good if record.evidence == kind]
     together = side_by_side(good)
     by_key: dict[tuple[Variant, Load], dict[str, list[Record]]] = {}
     for record in good:

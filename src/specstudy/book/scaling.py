@@ -56,7 +56,9 @@ class Scaling:
         lines = [
             f"{badge(pictures.kind_of(run))} Kubernetes {run.kubernetes_version} with its own autoscaler, Prometheus and the study's adapter on one machine "
             f"({run.gpu or f'{run.host_cpus} x {run.host_cpu}'}); the replicas are {what}, {run.slots} slots each.",
-            f"{len(self.runs)} runs, the newest of {max(view.run.started_at for view in self.runs):%Y-%m-%d %H:%M} UTC, commit {run.git_sha}.",
+            f"{len(self.runs)} runs, the newest of {max(view.run.started_at for view in self.runs):%Y-%m-%d %H:%M} UTC, commit {run.git_sha}. "
+            f"The load generator was late by at most {max(view.run.schedule_lag_ms_p99 or 0 for view in self.runs):.0f} ms at p99; latencies count from the "
+            "schedule, so that is in them.",
         ]
         lines += [f"**Failed:** {one.policy.name}: {one.error}" for one in self.loaded.runs if one.status == "failed"]
         lines += [f"**Skipped line:** {line}" for line in self.loaded.skipped]

@@ -34,11 +34,10 @@ def once(target: Path, make: Callable[[Path], None]) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{target}.lock")
-        lock.acquire()
+        held = FileLock(f"{target}.lock").acquire()
     except OSError as error:
         raise ConfigError.unwritable("SPECSTUDY_CACHE", target.parent, error) from error
-    with lock:
+    with held:
         if not target.exists():
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as folder:
                 scratch = Path(folder) / target.name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -28,6 +29,11 @@ class Price(Named):
     read_on: date = Field(description="when the price held, as the source dates it; else the day on which it was read")
     source: Source
     note: str | None
+
+    @property
+    def second_hand(self) -> bool:
+        """Whether it was read in somebody else's copy of the seller's list, not on the seller's own site."""
+        return urlsplit(self.source).hostname != urlsplit(self.price_page).hostname
 
 
 class GpuPrice(Price):

@@ -24,18 +24,22 @@ NamedRow = TypeVar("NamedRow", bound=Named)
 
 
 def read_rows(folder: str, name: str, model: type[Row]) -> list[Row]:
-    """The rows of data/FOLDER/NAME.csv; an empty field is None. Raises ConfigError naming the line that doesn't fit."""
+    """The rows of data/FOLDER/NAME.csv; an empty field is None. Raises ConfigError naming the line that doesn't fit, or for a table without one."""
     path = data_dir() / folder / f"{name}.csv"
     rows: list[Row] = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             for number, row in enumerate(csv.DictReader(file), 2):
                 where = f"{path.name}, line {number}"
+                if None in row:
+                    raise ConfigError(where, row[None], "no more fields than the first line names")
                 rows.append(model.model_validate({key: value or None for key, value in row.items()}))
-    except OSError as error:
-        raise ConfigError(str(path), "unreadable", f"a CSV file ({error.strerror})") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(str(path), "unreadable", f"a CSV file in UTF-8 ({error})") from error
     except ValidationError as error:
         raise ConfigError.from_pydantic(error, where) from error
+    if not rows:
+        raise ConfigError(str(path), "no row", "a line of names, then at least one row")
     return rows
 
 

@@ -138,7 +138,9 @@ def deployment(found: Resolved) -> Object:
     start_s = math.ceil(found.profile.engine.start_timeout_s)
     labels = {**LABELS, METHOD_LABEL: found.deployment.method}
     measured = found.evidence.summary if found.evidence else "not measured"
-    notes = {EVIDENCE: measured, CONFIGURATION: f"{found.profile.name} {found.deployment.label}"}
+    # Records can't tell that another place holds the same weights: who gave it says so, and it is named.
+    elsewhere = [f"{what} from {place}" for what, place in (("target", found.wanted.model_id), ("draft", found.wanted.draft_id)) if place is not None]
+    notes = {EVIDENCE: measured, CONFIGURATION: ", ".join([f"{found.profile.name} {found.deployment.label}", *elsewhere])}
     spec: Object = {
         "selector": {"matchLabels": dict(SELECTOR)},
         "progressDeadlineSeconds": start_s + IMAGE_PULL_S,

@@ -20,6 +20,7 @@ from specstudy.serving.vllm import vllm_argv
 
 MODELS = "/models"
 SETTLE_S = 10  # for Service, proxies and clients to stop sending; nothing in Kubernetes bounds it, so it is a choice
+INT32 = 2**31 - 1  # the API's type for replicas
 STOP_S = 30  # for vLLM's processes to end after SIGTERM, once drained
 
 
@@ -37,11 +38,11 @@ class Wanted(StrictModel):
     draft_id: str | None = Field(default=None, description="hub id of the draft")
     engine_version: str | None = Field(default=None, pattern=r"^\d+(\.\d+)+$", description="vLLM's, like 0.26.0; by default the one that was measured")
     unmeasured: bool = Field(default=False, description="render even what no record measured")
-    longest_request_s: float | None = Field(default=None, gt=0, description="by default from the records")
-    weights_gib: float | None = Field(default=None, gt=0, description="of target and draft together; by default from the records")
-    cold_start_s: float = Field(default=120, gt=0, description="from a pod's creation to its readiness")
+    longest_request_s: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="by default from the records")
+    weights_gib: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="of target and draft together; by default from the records")
+    cold_start_s: float = Field(default=120, gt=0, allow_inf_nan=False, description="from a pod's creation to its readiness")
     min_replicas: int = Field(default=1, ge=1)
-    max_replicas: int = Field(default=8, ge=1)
+    max_replicas: int = Field(default=8, ge=1, le=INT32)
 
     @model_validator(mode="after")
     def _replicas(self) -> Wanted:
@@ -94,12 +95,15 @@ def resolve(wanted: Wanted, results: Path | None = None) -> Resolved:
         there = f"what a record of {profile.name} measured, and with its command line ({measured_methods(records)})"
         raise ConfigError("method", argued, f"{there}; --unmeasured renders it all the same, and says so in it")
     deployment, evidence = found[0] if found else (tried[0], None)
-    near = evidence.records if evidence else records
+    near = evidence.records if evidence else tuple(records)
     version = wanted.engine_version or newest_version(near)
     if version is None:
         raise ConfigError("engine_version", None, "vLLM's version: no record of this profile says one")
-    if evidence is not None and version != evidence.engine_version and not wanted.unmeasured:
-        raise ConfigError("engine_version", version, f"the measured one, {evidence.engine_version}; or --unmeasured")
+    if evidence is not None:
+        of_version = tuple(record for record in near if record.engine_version == version)  # what one version did is no evidence for another
+        if not of_version and not wanted.unmeasured:
+            raise ConfigError("engine_version", version, f"a measured one, like {evidence.engine_version}; or --unmeasured")
+        evidence, near = (Evidence(of_version), of_version) if of_version else (None, near)
     longest = wanted.longest_request_s or longest_request_s(near, deployment.max_model_len)
     if longest is None:
         raise ConfigError("longest_request_s", None, "seconds: no record of this profile says how long a request takes")

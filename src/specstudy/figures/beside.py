@@ -10,7 +10,7 @@ from specstudy.analysis import Cell, best_k, step_times
 from specstudy.catalog.published import published_acceptance, published_ratios
 from specstudy.figures.parallel import contenders
 from specstudy.figures.tables import DASH, Table, ratio_text
-from specstudy.figures.text import Text
+from specstudy.figures.text import NO_RECORDS, Text
 
 NOT_BESIDE = Text("*No workload here imposes the acceptance of a published comparison of P-EAGLE with EAGLE-3, so there is nothing to put beside it.*")
 WITHIN = 0.10  # what counts as the same ratio
@@ -36,7 +36,7 @@ def beside_published_table(cells: Sequence[Cell]) -> Table | Text:
             row[f"{name} K, step ms"] = f"{cell.variant.num_speculative_tokens}, {DASH if step is None else f'{step.estimate:.2f}'}"
         rows.append(row)
     if not rows:
-        return NOT_BESIDE
+        return NOT_BESIDE if cells else NO_RECORDS
     note = (
         "Published: one B200, real weights, best K against best K. Here: random weights with the published acceptance lengths imposed, on the GPU named above. "
         "So a difference is one of step times: of drafting K tokens, and of checking them. A step is TPOT times acceptance length."

@@ -8,7 +8,7 @@ import pandas as pd
 
 from specstudy.analysis import Cell, decode_speedups, decode_throughputs, speedups
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
-from specstudy.figures.text import Text
+from specstudy.figures.text import NO_RECORDS, Text
 
 NO_DECODE = Text("*Decode throughput needs a closed loop whose slots all decode at once for a while; there is no such cell.*")
 
@@ -17,7 +17,7 @@ def decode_table(cells: Sequence[Cell]) -> Table | Text:
     """Both throughputs of each closed-loop cell, each with its ratio to the baseline's."""
     found = decode_throughputs(cells)
     if not found:
-        return NO_DECODE
+        return NO_DECODE if cells else NO_RECORDS
     decoding = {id(one.cell): f"{ratio_text(one.ratio)}, {one.verdict}" for one in decode_speedups(cells)}
     whole = {id(one.cell): f"{ratio_text(one.ratio)}, {one.verdict}" for one in speedups(cells)}
     with_ratio = any(one.cell.variant.method != "none" for one in found)

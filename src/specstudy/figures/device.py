@@ -8,7 +8,7 @@ import pandas as pd
 
 from specstudy.analysis import Cell
 from specstudy.figures.tables import Table, with_interval
-from specstudy.figures.text import Text
+from specstudy.figures.text import NO_RECORDS, Text
 
 NO_GPU = Text("*No GPU was sampled here, so there is no utilisation, power or energy.*")
 
@@ -17,7 +17,7 @@ def gpu_table(cells: Sequence[Cell]) -> Table | Text:
     """NVML's utilisation (%), SM clock (MHz), power (W) and the energy of a token (J) of each cell; a sentence without a GPU."""
     sampled = [cell for cell in cells if cell.interval("gpu_power_w_mean") is not None]
     if not sampled:
-        return NO_GPU
+        return NO_GPU if cells else NO_RECORDS
     rows = [
         {
             "method": cell.label,

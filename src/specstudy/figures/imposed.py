@@ -8,7 +8,7 @@ import pandas as pd
 
 from specstudy.analysis import Cell, mean_interval
 from specstudy.figures.tables import Table, with_interval
-from specstudy.figures.text import Text
+from specstudy.figures.text import NO_RECORDS, Text
 
 NONE_IMPOSED = Text("*Acceptance is the drafts' own here; none was imposed.*")
 
@@ -22,7 +22,7 @@ def imposed_table(cells: Sequence[Cell]) -> Table | Text:
                 key = cell.variant.label, record.workload, record.imposed_acceptance_length, record.acceptance_source or ""
                 groups.setdefault(key, []).extend([record.acceptance_length] if record.acceptance_length is not None else [])
     if not groups:
-        return NONE_IMPOSED
+        return NONE_IMPOSED if cells else NO_RECORDS
     rows = [
         {
             "method": label,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from specstudy.analysis import break_even_tokens_per_s
-from specstudy.catalog.prices import GpuPrice, TokenPrice, gpu_prices, token_prices
+from specstudy.catalog.prices import GpuPrice, Price, TokenPrice, gpu_prices, token_prices
 from specstudy.figures.picture import Picture, canvas
 from specstudy.figures.published import short_source
 from specstudy.figures.style import legend_above
@@ -29,8 +29,10 @@ def gpu_price_table(gpus: Sequence[str]) -> Table:
         for gpu in gpus
         for row in gpu_prices(gpu)
     ]
+    read = _read([row for gpu in gpus for row in gpu_prices(gpu)])
     note = (
         "On demand, list prices without tax, storage, egress or discounts. Dated: the day the source gives, else that of reading. "
+        f"{read} "
         "Full addresses, and the sellers' own pages: data/prices/gpu_hours.csv."
     )
     return Table(pd.DataFrame(rows), "published", note, words=True)
@@ -51,9 +53,16 @@ def token_price_table() -> Table:
     ]
     note = (
         "USD per 1M tokens, standard tier, each in the model's own tokenizer. Dated: the day the source gives for the price, else the day it was read. "
+        f"{_read(token_prices())} "
         "Prices of cached input, full addresses, and the sellers' own pages: data/prices/tokens.csv."
     )
     return Table(pd.DataFrame(rows), "published", note, words=True)
+
+
+def _read(prices: Sequence[Price]) -> str:
+    """Where they were read; a copy of a list may have a slip that the list hasn't."""
+    copied = sum(price.second_hand for price in prices)
+    return f"{copied} of {len(prices)} were read in somebody else's copy of the seller's list, the others on the seller's own site."
 
 
 def token_price_picture() -> Picture:

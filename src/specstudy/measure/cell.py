@@ -34,7 +34,7 @@ FINEST_BUCKET_S = 0.001
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a request asks of the sampler; warm-ups may be shorter."""
+    """What a request asks of the sampler; warm-ups may be shorter. `seed` is the first request's, the next one has one more."""
 
     max_tokens: int
     temperature: float

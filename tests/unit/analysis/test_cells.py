@@ -92,3 +92,9 @@ def test_each_variant_of_the_engine_has_its_own_cells_and_baseline() -> None:
 def test_without_records_there_are_no_cells() -> None:
     assert group([], pa.Table.from_pylist([], schema=REQUESTS_SCHEMA)) == []
     assert side_by_side([]) == []
+
+
+def test_two_kinds_of_evidence_are_never_taken_together() -> None:
+    real, shape = series("same", 0, 100, NONE), series("same", 3, 200, EAGLE, evidence="shape")
+    assert {one.evidence for cell in group(real + shape, REQUESTS) for one in cell.records} == {"shape"}
+    assert ratios(real + shape) == {}

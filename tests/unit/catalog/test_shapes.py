@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from specstudy.catalog.load import names_in, read_yaml
 from specstudy.catalog.shapes import Shape, load_shape
 from specstudy.catalog.shapes_make import shape_folder, write_shape
+from specstudy.cli import app, main
 from specstudy.errors import ConfigError
 
 DATA = Path(__file__).parents[3] / "data"
@@ -45,6 +48,20 @@ def changed(tmp_path: Path, name: str, **changes: Any) -> Path:
         ("llama-tiny", {"architecture__layer_types": ["full_attention"]}, "layer_types: got 1; one for each of the 4 layers"),
         ("llama-tiny", {"hidden_states_read": 3}, "hidden_states_read: got 3; given for a head, and only there"),
         ("llama-tiny-eagle3", {"hidden_states_read": None}, "hidden_states_read: got None; given for a head"),
+        (
+            "llama-tiny",
+            {"architecture__num_local_experts": 4, "architecture__num_experts_per_tok": 8},
+            "per_tok: got 8; at most num_local_experts, 4",
+        ),
+        ("llama-tiny", {"architecture__draft_vocab_size": 512}, "draft_vocab_size: got 512; given for heads only"),
+        ("llama-tiny-eagle3", {"architecture__draft_vocab_size": 1025}, "draft_vocab_size: got 1025; .*at most vocab_size, 1024"),
+        ("llama-tiny", {"architecture__vocab_size": 200}, "vocab_size: got 200; at least 256"),
+        ("llama-tiny", {"tokens": {"<|end|>": 1024}}, "tokens: got .*each id once, from 256 to vocab_size - 1 = 1023"),
+        ("llama-tiny", {"tokens": {"<|end|>": 300, "<|call|>": 300}}, "tokens: got .*each id once"),
+        ("llama-tiny-eagle3", {"tokens": {"<|end|>": 300}}, "tokens: got .*given for targets only"),
+        ("llama-tiny", {"config__released": datetime.date(2024, 12, 6)}, "config: got .*what JSON can hold"),
+        ("llama-tiny", {"quantizations": {"odd": {"bits": float("nan")}}}, "quantizations: got .*what JSON can hold"),
+        ("llama-tiny", {"quantizations": {"../up": {}}}, "quantizations"),
         ("llama-tiny", {"architecture__hidden_size": 0}, "architecture.hidden_size: got 0"),
         ("llama-tiny", {"architecture__hiden_size": 64}, "architecture.hiden_size"),
     ],
@@ -119,3 +136,38 @@ def test_a_shape_that_changed_is_made_anew(tmp_path: Path) -> None:
     other = read_yaml(changed(tmp_path, "llama-tiny", architecture__hidden_size=256), Shape)
     assert shape_folder(load_shape("llama-tiny")) == first != shape_folder(other)
     assert json.loads((first / "config.json").read_text())["hidden_size"] == 128
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nope"], "shape: got 'nope'; known: gpt-oss-20b"),
+        (["../shapes/llama-tiny"], "shape: got '../shapes/llama-tiny'; known:"),
+        (["llama-tiny", "--quantization", "int3"], "quantization: got 'int3'; known: none"),
+        (["llama-tiny", "--out", "file"], "out: got 'file'; an empty or new folder"),
+        (["llama-tiny", "--out", "full"], "out: got 'full'; an empty or new folder"),
+        (["llama-tiny", "--out", "file/below"], "out: got 'file/below'; a folder that can be written to ("),
+    ],
+)
+def test_make_refuses_and_leaves_what_is_there(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "full").mkdir()
+    for path in (tmp_path / "file", tmp_path / "full" / "mine"):
+        path.write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["specstudy", "shapes", "make", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"specstudy: {says}" in capsys.readouterr().err
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == ["file", "full/mine"]
+
+
+@pytest.mark.parametrize(("words", "folder"), [(["shapes", "list"], "shapes"), (["profiles"], "profiles")])
+def test_a_list_has_whole_names_on_a_narrow_screen(words: list[str], folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name is there to be typed."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = CliRunner().invoke(app, words).output
+    assert set(names_in(folder)) <= set(said.split())
+    assert "…" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ GAUGES = 'vllm:num_requests_running{{engine="0",model_name="m"}} {running}\nvllm
 class Gauges(ThreadingHTTPServer):
     """Says what it is told to say."""
 
-    running, waiting, asked = 0.0, 0.0, 0
+    running, waiting, asked, late_s, cut = 0.0, 0.0, 0, 0.0, False
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -36,9 +37,13 @@ class Handler(BaseHTTPRequestHandler):
         assert isinstance(self.server, Gauges)
         self.server.asked += 1
         content = GAUGES.format(running=self.server.running, waiting=self.server.waiting).encode()
+        time.sleep(self.server.late_s)
         self.send_response(200)
+        if self.server.cut:
+            self.send_header("Content-Length", str(2 * len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        with contextlib.suppress(BrokenPipeError):  # whoever asked may have gone
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -92,6 +97,19 @@ def test_it_gives_up_at_its_limit_and_says_what_is_left(server: Gauges) -> None:
     status, said = end(start(server.url, 0, 1))
     assert status == 1
     assert "5 requests are left after 1 s" in said
+
+
+@pytest.mark.parametrize(("late_s", "cut"), [(0.3, False), (0.0, True)])
+def test_a_server_that_answers_late_or_in_part_has_not_gone(
+    server: Gauges, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], late_s: float, cut: bool
+) -> None:
+    """It has requests: to take it for gone would end them."""
+    monkeypatch.setattr(drain, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(drain, "POLL_S", 0.05)
+    server.running, server.late_s, server.cut = 1.0, late_s, cut
+    assert drain.drain(server.url, 0, 1.5) is False
+    assert server.asked >= 4  # more than the three that would end it
+    assert "it gave no answer after 1.5 s" in capsys.readouterr().err
 
 
 def test_a_server_that_has_gone_needs_no_waiting() -> None:

@@ -82,6 +82,19 @@ def test_it_is_rendered_when_told() -> None:
     assert found.deployment.num_speculative_tokens == 9
 
 
+def test_what_one_version_did_is_no_evidence_for_another() -> None:
+    other = Wanted.model_validate({**EAGLE3, "engine_version": "0.32.0", "unmeasured": True})
+    notes = objects.deployment(resolve(other))["metadata"]["annotations"]
+    assert notes["specstudy/evidence"] == "not measured"
+    same = objects.deployment(resolve(other.model_copy(update={"engine_version": "0.26.0"})))["metadata"]["annotations"]
+    assert same["specstudy/evidence"].startswith("real: ") and same["specstudy/evidence"].endswith("vllm 0.26.0")
+
+
+def test_weights_from_another_place_are_named() -> None:
+    notes = objects.deployment(resolve(Wanted.model_validate({**EAGLE3, "model_id": "a/target", "draft_id": "a/draft"})))["metadata"]["annotations"]
+    assert notes["specstudy/configuration"] == "h200-smollm2 smollm2-135m-eagle3-k3, target from a/target, draft from a/draft"
+
+
 def test_a_place_is_blanked_and_nothing_else() -> None:
     argv = ["python", "-m", "x", "--model", "/a", "--host", "h", "--port", "1", "--speculative-config", '{"model": "/b", "method": "eagle3"}', "--dtype", "y"]
     blanked = '{"method": "eagle3", "model": "*"}'

@@ -135,3 +135,9 @@ def test_the_guides_entry_for_a_packed_head_is_one_that_the_catalog_takes() -> N
     guide = (Path(__file__).parents[3] / "how-to" / "drafts.md").read_text()
     shown = Draft.model_validate(yaml.safe_load(guide.split("```yaml\n")[1].split("```")[0]))
     assert (shown.name, shown.source) == ("my-eagle3", PackedSource(kind="packed", path="data/drafts/my-eagle3"))
+
+
+def test_unpack_into_a_place_that_cannot_be_written_is_refused(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=r"out: got '.*below'; a folder that can be written to \("):
+        run("unpack", "tiny-head", str(tmp_path / "file" / "below"))

@@ -171,6 +171,12 @@ def test_price_lists_are_published_and_whole() -> None:
         assert not table.frame.isna().any().any()
 
 
+def test_it_is_said_how_many_prices_are_copies() -> None:
+    """Of the 14 list prices five stand on the sellers' own sites: three Sonnets, GPT-5.6 Sol, GPT-OSS-20B."""
+    assert "9 of 14 were read in somebody else's copy of the seller's list" in token_price_table().note
+    assert "6 of 6 were read in somebody else's copy" in gpu_price_table(("H200",)).note
+
+
 def test_bills_add_the_prompts() -> None:
     rows = bill_table({"chat": 0.5}).frame.set_index("model")
     assert rows.loc["Claude Sonnet 5.5"].tolist() == ["$10.00", "$11.00"]  # 10 + 0.5 x 2

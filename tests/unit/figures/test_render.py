@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,18 @@ def test_without_records_every_cell_says_a_sentence_and_only_the_published_is_dr
         drawn = pictures(shown)
         assert all(picture.evidence == "published" for picture in drawn), name
         assert drawn or isinstance(shown, Text), name
+    for name in ("decode_table", "imposed_table", "gpu_table", "beside_published_table"):
+        assert repr(OF_CELLS[name]([])) == repr(figures.throughput([])), f"{name}: of nothing measured nothing else can be said"
+
+
+def test_what_shape_records_make_says_shape(parallel: list[Cell]) -> None:
+    shapes = [replace(cell, records=tuple(record.model_copy(update={"evidence": "shape"}) for record in cell.records)) for cell in parallel]
+    said = 0
+    for name, shown in everything(shapes):
+        for one in (*pictures(shown), *([shown] if isinstance(shown, Table) else [])):
+            assert one.evidence == "shape" or (name, one.evidence) == ("best_k_ratio", "published"), name
+            said += one.evidence == "shape"
+    assert said > 10
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

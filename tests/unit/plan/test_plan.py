@@ -177,3 +177,12 @@ def test_what_a_repeat_is_expected_to_take(record: Callable[..., Record]) -> Non
     assert expected_repeat_s(cell(workload="code", concurrency=4, num_prompts=40, warmups=8), 20, [record(duration_s=10.0)], Measuring()) == pytest.approx(24)
     # An open load lasts as long as its arrivals do.
     assert expected_repeat_s(cell(concurrency=None, request_rate=2.0), 10, [], Measuring()) == pytest.approx(12)
+
+
+def test_no_two_repeats_or_loads_share_a_request_seed() -> None:
+    cells = [Cell("chat", "closed", c, None, 200, 1) for c in (1, 8, 32)] + [Cell("mix", "closed", 8, None, 200, 1)]
+    seeds = [cell.request_seed(repeat) + index for cell in cells for repeat in range(5) for index in range(cell.num_prompts)]
+    assert len(set(seeds)) == len(seeds) == 4 * 5 * 200
+    assert all(0 <= seed < 2**53 for seed in seeds), "JSON's numbers are exact up to there"
+    again = Cell("chat", "closed", 8, None, 200, 1, acceptance_source="a row")
+    assert again.request_seed(3) == cells[1].request_seed(3), "a method's requests have the baseline's seeds"

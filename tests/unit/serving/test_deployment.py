@@ -13,7 +13,7 @@ from specstudy.serving import Deployment
 Gpu = Callable[..., Deployment]
 
 DRAFTED = {"method": "draft_model", "draft": "small", "draft_path": "/models/small", "num_speculative_tokens": 3}
-IMPOSED = {**DRAFTED, "imposed_acceptance_length": 2.2, "imposed_acceptance_rates": (0.7, 0.4, 0.1)}
+IMPOSED = {**DRAFTED, "imposed_acceptance_length": 2.2, "imposed_acceptance_rates": (0.7, 0.4, 0.1), "random_weights": True}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 
@@ -47,6 +47,8 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2,
         ({**IMPOSED, "imposed_acceptance_rates": (0.5, 0.6, 0.0)}, "imposed_acceptance_rates", (0.5, 0.6, 0.0), "3 shares that don't rise"),
         ({**IMPOSED, "imposed_acceptance_rates": (0.9, 0.6, 0.1)}, "imposed_acceptance_rates", (0.9, 0.6, 0.1), "sum to 1.200"),
         ({**IMPOSED, "imposed_acceptance_rates": (0.8, 0.4)}, "imposed_acceptance_rates", (0.8, 0.4), "3 shares"),
+        ({**IMPOSED, "random_weights": False}, "imposed_acceptance_length", 2.2, "nothing with real weights"),
+        ({**IMPOSED, "imposed_acceptance_length": None}, "imposed_acceptance_rates", (0.7, 0.4, 0.1), "nothing without imposed_acceptance_length"),
         ({**DRAFTED, "method": "medusa"}, "method", "medusa", "'eagle3'"),
         ({"quantization": "int3"}, "quantization", "int3", "'fp8'"),
         ({"dtype": "float64"}, "dtype", "float64", "'bfloat16'"),

@@ -48,6 +48,16 @@ def decoded(argv: list[str]) -> list[object]:
         ({"method": "eagle3", **HEAD}, {"method": "eagle3", "model": "/models/head"}),
         ({"method": "peagle", **HEAD}, {"method": "eagle3", "parallel_drafting": True, "model": "/models/head"}),
         ({"method": "dflash", **HEAD}, {"method": "dflash", "model": "/models/head"}),
+    ],
+)
+def test_each_method_has_exactly_this_command_line(gpu: Gpu, fields: dict[str, Any], expected: dict[str, object]) -> None:
+    argv = vllm_argv(gpu(**fields, num_speculative_tokens=5), 8123)
+    assert decoded(argv) == [*PLAIN, "--speculative-config", {**expected, "num_speculative_tokens": 5}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
         (
             {"method": "eagle3", **HEAD, "imposed_acceptance_length": 2.5, "imposed_acceptance_rates": (0.8, 0.4, 0.2, 0.1, 0.0)},
             {"method": "eagle3", "model": "/models/head", "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.4, 0.2, 0.1, 0.0]},
@@ -64,9 +74,9 @@ def decoded(argv: list[str]) -> list[object]:
         ),
     ],
 )
-def test_each_method_has_exactly_this_command_line(gpu: Gpu, fields: dict[str, Any], expected: dict[str, object]) -> None:
-    argv = vllm_argv(gpu(**fields, num_speculative_tokens=5), 8123)
-    assert decoded(argv) == [*PLAIN, "--speculative-config", {**expected, "num_speculative_tokens": 5}]
+def test_an_imposed_acceptance_is_given_by_position(gpu: Gpu, fields: dict[str, Any], expected: dict[str, object]) -> None:
+    argv = vllm_argv(gpu(**fields, num_speculative_tokens=5, random_weights=True), 8123)
+    assert decoded(argv)[-2:] == ["--speculative-config", {**expected, "num_speculative_tokens": 5}]
 
 
 def test_the_baseline_has_no_speculative_config(gpu: Gpu) -> None:
