@@ -75,6 +75,8 @@ def serve(
         prompt_lookup_max=prompt_lookup_max,
     )
     check_files(deployment)
+    if deployment.random_weights and method != "none":
+        tell("a chapter would impose an acceptance; here none is, and of random weights next to no drafted token is accepted")
     engine = engine_named(found.engine.name)
     if dry_run:
         for name, value in engine.env(deployment).items():

@@ -86,8 +86,10 @@ def shipped(out: Annotated[Path, typer.Option(help="folder of the kustomize tree
 
 def _write(wanted: Mapping[str, Wanted], results_dir: Path | None, out: Path) -> None:
     from specstudy.deploy.render import render as render_tree
-    from specstudy.deploy.render import write
+    from specstudy.deploy.render import slower, write
 
     write(render_tree(wanted, results_dir), out)
+    for sentence in slower(wanted, results_dir):
+        tell(sentence)
     for name in wanted:
         print(f"kubectl apply -k {out / 'overlays' / name}")

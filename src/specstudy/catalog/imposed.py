@@ -10,6 +10,8 @@ from specstudy.catalog.models import ChapterPlan, MethodSpec, Profile
 from specstudy.catalog.published import published_acceptance
 from specstudy.errors import ConfigError
 
+SERVED_AS = {"eagle3.1": "eagle3"}  # a published row's method that an engine has under another name
+
 
 @dataclass(frozen=True)
 class Imposed:
@@ -51,7 +53,11 @@ def imposed(spec: MethodSpec, workload: str, num_speculative_tokens: int) -> Imp
     if workload not in spec.imposes:
         raise ConfigError("imposes", sorted(spec.imposes) or None, f"published rows for workload {workload}: random weights accept nothing of their own")
     family = spec.imposes[workload]
-    rows = {row.num_speculative_tokens: row for row in published_acceptance() if row.id.rpartition("/")[0] == family and row.method == spec.method}
+    rows = {
+        row.num_speculative_tokens: row
+        for row in published_acceptance()
+        if row.id.rpartition("/")[0] == family and SERVED_AS.get(row.method, row.method) == spec.method
+    }
     of = spec.modelled.get(k, k)
     if of not in rows:
         known = ", ".join(f"k{one}" for one in sorted(one for one in rows if one is not None)) or "none"
@@ -60,8 +66,10 @@ def imposed(spec: MethodSpec, workload: str, num_speculative_tokens: int) -> Imp
     rate = constant_rate(row.acceptance_length, of)
     if of == k:
         by_position = row.acceptance_per_position
-        how = "at a constant rate by position" if by_position is None else "by position as published"
-        return Imposed(row.acceptance_length, by_position or rates_by_position(rate, k), f"{row.id}, {how}")
+        if by_position is None:
+            return Imposed(row.acceptance_length, rates_by_position(rate, k), f"{row.id}, at a constant rate by position")
+        # What is imposed is what the positions make up, which with their rounding needn't be the published mean.
+        return Imposed(round(1 + sum(by_position), 3), by_position, f"{row.id}, by position as published")
     if k in rows:
         raise ConfigError("modelled", {k: of}, f"only K without a published row; {rows[k].id} is one")
     rates = rates_by_position(rate, k)

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specstudy.analysis import Speedup, group, speedups
 from specstudy.catalog import Profile
 from specstudy.records import Record, load_records
+from specstudy.records.store import REQUESTS_SCHEMA
 from specstudy.serving import Deployment
 from specstudy.serving.vllm import vllm_argv
 
@@ -19,9 +21,10 @@ PLACES = ("--model", "--host", "--port")  # where a model lies and where the ser
 
 @dataclass(frozen=True)
 class Evidence:
-    """Good records of one command line and environment."""
+    """Good records of one command line and environment, and their throughput over the baseline's at each load."""
 
     records: tuple[Record, ...]
+    gains: tuple[Speedup, ...] = ()
 
     @property
     def engine_version(self) -> str:
@@ -34,6 +37,14 @@ class Evidence:
         kinds = sorted({record.evidence for record in self.records})
         chapters = sorted({record.chapter for record in self.records})
         return f"{', '.join(kinds)}: {', '.join(chapters)}, {self.records[0].engine} {self.engine_version}"
+
+    @property
+    def over_baseline(self) -> str:
+        """Like chat c=1 2.27 (1.25 to 4.12), chat c=8 0.90 (0.85 to 0.93), under 0.95; empty for a baseline."""
+        return ", ".join(
+            f"{gain.cell.load.label} {gain.ratio.estimate:.2f} ({gain.ratio.low:.2f} to {gain.ratio.high:.2f}){', under 0.95' if gain.flagged else ''}"
+            for gain in self.gains
+        )
 
 
 def newest_version(records: Sequence[Record]) -> str | None:
@@ -86,7 +97,19 @@ def evidence_for(deployment: Deployment, records: Sequence[Record]) -> Evidence 
     """
     env = tuple(sorted(f"{name}={value}" for name, value in deployment.env.items()))
     same = [one for one in records if one.engine == "vllm" and one.server_env in ((), env) and _same_command(deployment, one)]
-    return Evidence(tuple(same)) if same else None
+    return evidence_of(same, records) if same else None
+
+
+def evidence_of(own: Sequence[Record], records: Sequence[Record]) -> Evidence:
+    """Records of one command line, compared with the baselines among all records of the profile."""
+    return Evidence(tuple(own), tuple(_gains(own, records)))
+
+
+def _gains(own: Sequence[Record], records: Sequence[Record]) -> Iterator[Speedup]:
+    ids = {record.record_id for record in own}
+    for chapter in dict.fromkeys(record.chapter for record in own):
+        cells = group([record for record in records if record.chapter == chapter], REQUESTS_SCHEMA.empty_table())
+        yield from (gain for gain in speedups(cells) if {record.record_id for record in gain.cell.records} <= ids)
 
 
 def _same_command(deployment: Deployment, record: Record) -> bool:

@@ -14,6 +14,7 @@ NAME, NAMESPACE, PORT = "vllm", "vllm", 8000
 SELECTOR = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/instance": NAME}
 LABELS = {**SELECTOR, "app.kubernetes.io/component": "inference", "app.kubernetes.io/part-of": "specstudy"}
 METHOD_LABEL, EVIDENCE, CONFIGURATION = "specstudy/method", "specstudy/evidence", "specstudy/configuration"
+OVER_BASELINE = "specstudy/throughput-over-baseline"
 SECRET, SECRET_KEY = "vllm-api-key", "api-key"
 DRAIN_SCRIPT = "/opt/drain/drain.py"
 USER = 2000
@@ -141,6 +142,8 @@ def deployment(found: Resolved) -> Object:
     # Records can't tell that another place holds the same weights: who gave it says so, and it is named.
     elsewhere = [f"{what} from {place}" for what, place in (("target", found.wanted.model_id), ("draft", found.wanted.draft_id)) if place is not None]
     notes = {EVIDENCE: measured, CONFIGURATION: ", ".join([f"{found.profile.name} {found.deployment.label}", *elsewhere])}
+    if found.evidence and found.evidence.gains:
+        notes[OVER_BASELINE] = found.evidence.over_baseline
     spec: Object = {
         "selector": {"matchLabels": dict(SELECTOR)},
         "progressDeadlineSeconds": start_s + IMAGE_PULL_S,

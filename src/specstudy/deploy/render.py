@@ -57,6 +57,13 @@ def render(wanted: Mapping[str, Wanted], results: Path | None = None) -> dict[st
     return files
 
 
+def slower(wanted: Mapping[str, Wanted], results: Path | None = None) -> list[str]:
+    """A sentence for each overlay that was measured under 0.95 of the baseline's throughput at some load. Raises ConfigError as `render` does."""
+    found = {name: resolve(one, results).evidence for name, one in wanted.items()}
+    losing = {name: [gain.cell.load.label for gain in one.gains if gain.flagged] for name, one in found.items() if one is not None}
+    return [f"{name}: measured under 0.95 of the throughput without speculation at {', '.join(loads)}" for name, loads in losing.items() if loads]
+
+
 def write(files: Mapping[str, str], out: Path) -> None:
     """Write a tree into a new or empty folder, or over an earlier one of the same layout; overlays that aren't in it stay.
 

@@ -11,7 +11,17 @@ from pydantic import Field, model_validator
 from specstudy.catalog import MethodSpec, Profile, load_draft, load_profile, load_target
 from specstudy.catalog.models import HubSource, StrictModel
 from specstudy.catalog.paths import recorded_dir
-from specstudy.deploy.measured import Evidence, evidence_for, good_records, gpus_of, longest_request_s, measured_methods, newest_version, weights_gib
+from specstudy.deploy.measured import (
+    Evidence,
+    evidence_for,
+    evidence_of,
+    good_records,
+    gpus_of,
+    longest_request_s,
+    measured_methods,
+    newest_version,
+    weights_gib,
+)
 from specstudy.errors import ConfigError
 from specstudy.plan import deployment_of
 from specstudy.records.schema import Method
@@ -103,7 +113,7 @@ def resolve(wanted: Wanted, results: Path | None = None) -> Resolved:
         of_version = tuple(record for record in near if record.engine_version == version)  # what one version did is no evidence for another
         if not of_version and not wanted.unmeasured:
             raise ConfigError("engine_version", version, f"a measured one, like {evidence.engine_version}; or --unmeasured")
-        evidence, near = (Evidence(of_version), of_version) if of_version else (None, near)
+        evidence, near = (evidence_of(of_version, records), of_version) if of_version else (None, near)
     longest = wanted.longest_request_s or longest_request_s(near, deployment.max_model_len)
     if longest is None:
         raise ConfigError("longest_request_s", None, "seconds: no record of this profile says how long a request takes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import yaml
 
 from specstudy.catalog import MethodSpec, load_profile
 from specstudy.catalog.imposed import constant_rate, imposed, rates_by_position
+from specstudy.catalog.published import published_acceptance
 from specstudy.errors import ConfigError
+from specstudy.serving import deploy
+from specstudy.serving.vllm import speculative_config
 
 DATA = Path(__file__).parents[3] / "data"
 FAMILY = "llama-3.3-70b/specforge-eagle3/mtbench"
@@ -55,6 +59,31 @@ def test_a_published_length_is_taken_as_it_is_and_named() -> None:
     assert 1 + sum(found.rates) == pytest.approx(2.961)
     assert found.source == f"{FAMILY}/k3, at a constant rate by position"
     assert imposed(spec(), "fixed", 5).acceptance_length == 3.618
+
+
+def test_published_positions_are_taken_as_they_are_with_the_length_that_they_make_up() -> None:
+    """AMD publishes 0.76, 0.56, 0.43 for K = 3 beside a mean of 2.80: 1 + 0.76 + 0.56 + 0.43 = 2.75."""
+    found = imposed(spec(imposes={"fixed": "minimax-m3/amd-eagle3.1/speedbench"}), "fixed", 3)
+    assert (found.rates, found.acceptance_length) == ((0.76, 0.56, 0.43), 2.75)
+    assert found.source == "minimax-m3/amd-eagle3.1/speedbench/k3, by position as published"
+
+
+def test_every_published_length_can_be_imposed() -> None:
+    """As vLLM takes it: K shares from 0 to 1 that don't rise, here rounded as they are sent, and make up the length."""
+    for row in published_acceptance():
+        k = row.num_speculative_tokens
+        if k is None or row.method not in ("eagle3", "eagle3.1", "peagle"):
+            continue
+        found = imposed(spec(method=row.method.removesuffix(".1"), num_speculative_tokens=[k], imposes={"fixed": row.id.rpartition("/")[0]}), "fixed", k)
+        fields = {"target": "t", "target_path": "/t", "hardware": "gpu", "max_model_len": 64, "max_num_seqs": 1, "random_weights": True}
+        fields |= {"method": row.method.removesuffix(".1"), "draft": "d", "draft_path": "/d", "num_speculative_tokens": k}
+        deployment = deploy(**fields, imposed_acceptance_length=found.acceptance_length, imposed_acceptance_rates=found.rates)
+        config = speculative_config(deployment)
+        assert config is not None
+        rates = config["synthetic_acceptance_rates"]
+        assert isinstance(rates, list) and len(rates) == k
+        assert all(0 <= later <= earlier <= 1 for earlier, later in pairwise([1.0, *rates]))
+        assert 1 + sum(rates) == pytest.approx(row.acceptance_length, abs=0.06), row.id
 
 
 def test_another_k_is_modelled_from_a_row_and_says_so() -> None:

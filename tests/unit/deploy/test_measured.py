@@ -6,13 +6,15 @@ import json
 
 import pytest
 
+from specstudy.analysis import speedups
 from specstudy.catalog import load_profile, recorded_dir
 from specstudy.deploy import objects
 from specstudy.deploy.measured import good_records, gpus_of, longest_request_s, newest_version, placeless, weights_gib
-from specstudy.deploy.render import shipped_overlays
+from specstudy.deploy.render import shipped_overlays, slower
 from specstudy.deploy.wanted import Wanted, resolve
 from specstudy.errors import ConfigError
 from specstudy.records import Record
+from specstudy.study import open_study
 
 OVERLAYS = shipped_overlays()
 EAGLE3 = {"profile": "h200-smollm2", "method": "eagle3", "draft": "smollm2-135m-eagle3", "num_speculative_tokens": 3}
@@ -135,3 +137,22 @@ def test_the_profiles_tensor_parallelism_holds_unless_another_is_given(given: in
     args = objects.arguments(found)
     assert [word for at, word in enumerate(args) if "--tensor-parallel-size" in (word, args[at - 1])] == words
     assert found.gpus == int(words[-1] if words else 1)
+
+
+def test_a_manifest_says_what_was_measured_over_the_baseline() -> None:
+    """The figures are those of the chapter's own table."""
+    found = {name: resolve(one).evidence for name, one in shipped_overlays().items() if name in ("none", "eagle3", "ngram")}
+    assert all(found.values())
+    assert found["none"] is not None and found["none"].over_baseline == ""
+    eagle3, ngram = found["eagle3"], found["ngram"]
+    assert eagle3 is not None and ngram is not None
+    expected = [
+        one
+        for one in speedups(open_study("04_eagle3", "h200-smollm2").cells)
+        if (one.cell.variant.draft, one.cell.variant.num_speculative_tokens) == ("smollm2-135m-eagle3", 5)
+    ]
+    assert eagle3.over_baseline == ", ".join(
+        f"{one.cell.load.label} {one.ratio.estimate:.2f} ({one.ratio.low:.2f} to {one.ratio.high:.2f})" for one in expected
+    )
+    assert "under 0.95" in ngram.over_baseline
+    assert [line.partition(":")[0] for line in slower({name: shipped_overlays()[name] for name in ("eagle3", "ngram")})] == ["ngram"]

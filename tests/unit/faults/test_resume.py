@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 
@@ -67,3 +68,13 @@ def test_an_engine_that_isnt_installed(world: World, run: Run, monkeypatch: pyte
     assert error is not None
     assert "engine: got 'vllm'; an engine that is installed" in str(error)
     assert error.exit_status == 2
+
+
+def test_each_request_of_a_server_has_a_seed_of_its_own_and_each_method_the_same(world: World, run: Run) -> None:
+    """An engine may draw an imposed acceptance from the seed alone: repeats that shared seeds would be one repeat, measured twice."""
+    assert run() is None
+    served = [json.loads(line)["body"] for line in world.journal_path.read_text().splitlines()]
+    measured = Counter(body["seed"] for body in served)
+    # Two repeats of 3 and of 6 requests at 1 and 2 in flight, and each repeat's warm-ups with the first seeds of its own; two methods.
+    assert sum(measured.values()) == 2 * 2 * (3 + 1 + 6 + 2)
+    assert sorted(measured.values()) == [2] * 2 * (2 + 4) + [4] * 2 * (1 + 2)
