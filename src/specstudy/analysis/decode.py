@@ -94,6 +94,8 @@ def _whole_steps(rows: pd.DataFrame, stretches: Sequence[tuple[float, float]]) -
     slack = 1e-6 * max(len(gaps) for gaps in rows["chunk_gap_us"])
     tokens, seconds = 0, 0.0
     for first, gaps, counts in zip(rows["first_token_s"], rows["chunk_gap_us"], rows["chunk_tokens"], strict=True):
+        if not len(gaps):
+            continue  # one chunk: no step of its own to count
         times = first + np.concatenate([[0.0], np.cumsum(np.asarray(gaps, float)) / 1e6])
         total = np.cumsum(np.asarray(counts, int))
         i, j = np.searchsorted(times, starts - slack), np.searchsorted(times, ends + slack, side="right") - 1

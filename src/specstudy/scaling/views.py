@@ -80,8 +80,8 @@ def _variant(run: ScalingRun, last: ScalingRun) -> str:
     parts = []
     if run.policy.up != last.policy.up:
         parts.append(f"period {run.policy.up.limits[0].period_s} s")
-    if run.slots_window_s not in (None, last.slots_window_s):
-        parts.append(f"slots over {run.slots_window_s:g} s")
+    if run.slots_window_s != last.slots_window_s:
+        parts.append("an earlier slots rule" if run.slots_window_s is None else f"slots over {run.slots_window_s:g} s")
     return ", ".join(parts)
 
 

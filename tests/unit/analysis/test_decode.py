@@ -46,6 +46,13 @@ def test_only_time_in_which_every_slot_decodes_counts() -> None:
     assert found.share == pytest.approx(1.0 / 3.0)
 
 
+def test_an_answer_of_one_chunk_is_no_step_and_no_obstacle() -> None:
+    rows = [request(0, 0.0, 0.8, [0.05] * 10, [1] * 11), request(1, 1.3, 2.1, [], [1]), request(2, 2.1, 2.5, [], [], completion_tokens=1, chunks=1)]
+    found = decode_throughput(cell([record(concurrency=1)], rows))
+    assert found is not None
+    assert found.tokens_per_s.estimate == pytest.approx(20.0)
+
+
 def test_one_slot_is_the_inverse_of_tpot() -> None:
     # 0.8 s of prefill before each answer; 10 tokens in 0.5 s after the first one, twice.
     rows = [request(0, 0.0, 0.8, [0.05] * 10, [1] * 11), request(1, 1.3, 2.1, [0.05] * 10, [1] * 11)]
