@@ -98,9 +98,10 @@ def test_one_that_ends_or_hangs_is_its_own_error_and_stopped_before_the_block(
 
 def test_an_interruption_while_they_start_leaves_none(quick_guard: Path, commands: Callable[..., list[Command]], assert_gone: AssertGone) -> None:
     started: list[psutil.Process] = []
+    before = set(psutil.Process().children(recursive=True))  # other tests may have left Python's resource tracker
 
     def waiting(elapsed_s: float) -> None:
-        started.extend(psutil.Process().children(recursive=True))
+        started.extend(set(psutil.Process().children(recursive=True)) - before)
         if len({process.pid for process in started}) >= 4:
             raise Interrupted
 
