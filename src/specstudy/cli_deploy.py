@@ -85,11 +85,11 @@ def shipped(out: Annotated[Path, typer.Option(help="folder of the kustomize tree
 
 
 def _write(wanted: Mapping[str, Wanted], results_dir: Path | None, out: Path) -> None:
-    from specstudy.deploy.render import render as render_tree
-    from specstudy.deploy.render import slower, write
+    from specstudy.deploy.render import resolved, slower, tree, write
 
-    write(render_tree(wanted, results_dir), out)
-    for sentence in slower(wanted, results_dir):
+    found = resolved(wanted, results_dir)
+    write(tree(found), out)
+    for sentence in slower(found):
         tell(sentence)
     for name in wanted:
         print(f"kubectl apply -k {out / 'overlays' / name}")

@@ -46,9 +46,18 @@ def shipped_overlays() -> dict[str, Wanted]:
 
 def render(wanted: Mapping[str, Wanted], results: Path | None = None) -> dict[str, str]:
     """Every file of the tree, path to content. Raises ConfigError for what can't be served or wasn't measured."""
+    return tree(resolved(wanted, results))
+
+
+def resolved(wanted: Mapping[str, Wanted], results: Path | None = None) -> dict[str, Resolved]:
+    """Each overlay filled in from profile and records. Raises ConfigError for what can't be served or wasn't measured."""
     if not wanted:
         raise ConfigError("overlays", {}, "at least one")
-    found = {name: resolve(one, results) for name, one in wanted.items()}
+    return {name: resolve(one, results) for name, one in wanted.items()}
+
+
+def tree(found: Mapping[str, Resolved]) -> dict[str, str]:
+    """Every file of the tree, path to content."""
     first = next(iter(found.values()))
     largest = max(found.values(), key=lambda one: one.weights_gib)
     files = {**_base(first, largest), **_components(first)}
@@ -57,10 +66,9 @@ def render(wanted: Mapping[str, Wanted], results: Path | None = None) -> dict[st
     return files
 
 
-def slower(wanted: Mapping[str, Wanted], results: Path | None = None) -> list[str]:
-    """A sentence for each overlay that was measured under 0.95 of the baseline's throughput at some load. Raises ConfigError as `render` does."""
-    found = {name: resolve(one, results).evidence for name, one in wanted.items()}
-    losing = {name: [gain.cell.load.label for gain in one.gains if gain.flagged] for name, one in found.items() if one is not None}
+def slower(found: Mapping[str, Resolved]) -> list[str]:
+    """A sentence for each overlay that was measured under 0.95 of the baseline's throughput at some load."""
+    losing = {name: [gain.cell.load.label for gain in one.evidence.gains if gain.flagged] for name, one in found.items() if one.evidence is not None}
     return [f"{name}: measured under 0.95 of the throughput without speculation at {', '.join(loads)}" for name, loads in losing.items() if loads]
 
 

@@ -10,7 +10,7 @@ from specstudy.analysis import speedups
 from specstudy.catalog import load_profile, recorded_dir
 from specstudy.deploy import objects
 from specstudy.deploy.measured import good_records, gpus_of, longest_request_s, newest_version, placeless, weights_gib
-from specstudy.deploy.render import shipped_overlays, slower
+from specstudy.deploy.render import resolved, shipped_overlays, slower
 from specstudy.deploy.wanted import Wanted, resolve
 from specstudy.errors import ConfigError
 from specstudy.records import Record
@@ -155,4 +155,4 @@ def test_a_manifest_says_what_was_measured_over_the_baseline() -> None:
         f"{one.cell.load.label} {one.ratio.estimate:.2f} ({one.ratio.low:.2f} to {one.ratio.high:.2f})" for one in expected
     )
     assert "under 0.95" in ngram.over_baseline
-    assert [line.partition(":")[0] for line in slower({name: shipped_overlays()[name] for name in ("eagle3", "ngram")})] == ["ngram"]
+    assert [line.partition(":")[0] for line in slower(resolved({name: OVERLAYS[name] for name in ("eagle3", "ngram")}))] == ["ngram"]
