@@ -15,6 +15,30 @@ from specstudy.analysis import Cell, Load, Variant
 from specstudy.records import Record, RecordStore, RequestRow
 from specstudy.records.store import REQUESTS_SCHEMA
 
+# A machine of round numbers, and the facts of a measurement of quality on two texts of 10 and 30 tokens.
+LIMITS: dict[str, Any] = {
+    "allocation": "a" * 12,
+    "measured_at": "2026-11-29T12:00:00Z",
+    "device": "NVIDIA H200",
+    "torch": "2.11.0",
+    "memory_bytes": 150 * 10**9,
+    "copy_bytes_per_s": (4.3e12,),
+    "read_bytes_per_s": {"sum": (4.2e12,)},
+    "bf16_flop_per_s": (0.8e15,),
+    "fp8_flop_per_s": (1.6e15,),
+}
+QUALITY: dict[str, Any] = {
+    "target": "one",
+    "created_at": "2026-11-29T12:00:00Z",
+    "git_sha": "abc",
+    "packages": {},
+    "arithmetic": "",
+    "texts": "",
+    "texts_sha256": "0",
+    "calibration": "",
+    "scored_tokens": (10, 30),
+    "answer_tokens": (4, 4),
+}
 RECORD: dict[str, Any] = {
     "record_id": "0123456789abcdef",
     "profile": "h200-smollm2",

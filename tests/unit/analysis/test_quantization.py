@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.standin.synthetic import record
+from tests.standin.synthetic import QUALITY, record
 
 from specstudy.analysis import Cell, group
 from specstudy.analysis.quantization import H100, H200, fastest_at, headroom, of_variant, over_reference, quality_rows, variants
@@ -74,20 +74,7 @@ def quality(**changes: Any) -> Quality:
     """Two texts of 10 and 30 tokens; 2 nats a token without quantization."""
     base = Scores(name="bf16", recipe="", weights_bytes=8, nll=(20.0, 60.0), agreed=(4, 4), same_until=(4, 4))
     worse = Scores(name="awq", recipe="", weights_bytes=2, nll=(22.0, 66.0), agreed=(2, 4), same_until=(1, 4))
-    given = {
-        "target": "one",
-        "created_at": NOON,
-        "git_sha": "abc",
-        "packages": {},
-        "arithmetic": "",
-        "texts": "",
-        "texts_sha256": "0",
-        "calibration": "",
-        "scored_tokens": (10, 30),
-        "answer_tokens": (4, 4),
-        "models": (base, worse),
-    }
-    return Quality.model_validate({**given, **changes})
+    return Quality.model_validate({**QUALITY, "models": (base, worse), **changes})
 
 
 def test_perplexity_and_agreement() -> None:

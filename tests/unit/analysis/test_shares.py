@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.standin.synthetic import cell, record, request
+from tests.standin.synthetic import LIMITS, cell, record, request
 
 from specstudy.analysis.cells import Cell
 from specstudy.analysis.shares import draft_shape, share_of, shares, step_ms
 from specstudy.analysis.weights import PRECISIONS, weights_of
 from specstudy.records.machine import MachineLimits
 
-MACHINE = MachineLimits(
-    allocation="a" * 12,
-    measured_at=datetime(2026, 11, 29, tzinfo=UTC),
-    device="a GPU",
-    torch="2.11.0",
-    memory_bytes=150 * 10**9,
-    copy_bytes_per_s=(4.3e12,),
-    read_bytes_per_s={"sum": (4.2e12,)},
-    bf16_flop_per_s=(0.8e15,),
-    fp8_flop_per_s=(1.6e15,),
-)
+MACHINE = MachineLimits.model_validate(LIMITS)
 PLAIN = {"method": "none", "draft": None, "num_speculative_tokens": None, "acceptance_length": None, "acceptance_rate": None, "acceptance_per_position": None}
 LLAMA: dict[str, Any] = {"target": "llama-3.3-70b-shape", "quantization": "fp8", "dtype": "bfloat16", "concurrency": 1, "allocation": "a" * 12}
 

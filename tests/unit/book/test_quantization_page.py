@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.standin.synthetic import record, request, write
+from tests.standin.synthetic import LIMITS, QUALITY, record, request, write
 
 from specstudy.book import open_quantization
 from specstudy.book import quantization as page_module
@@ -17,7 +17,7 @@ from specstudy.records import Record, RequestRow
 from specstudy.records.machine import MachineLimits, write_limits
 from specstudy.records.quality import Quality, Scores, write_quality
 
-PROFILE, ALLOCATION = "h200-llama-3.3-70b-shape", "a" * 12
+PROFILE, ALLOCATION = "h200-llama-3.3-70b-shape", LIMITS["allocation"]
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 VARIANTS: tuple[tuple[str, dict[str, Any], float], ...] = (
     ("fp8", {"quantization": "fp8", "linear_kernel": "CutlassFP8ScaledMMLinearKernel", "weights_gib": 67.7, "kv_cache_tokens": 190_000}, 20.0),
@@ -63,22 +63,11 @@ def rows() -> Iterator[tuple[Record, list[RequestRow]]]:
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A results folder with those records, limits of their allocation, and a record of quality."""
     write(tmp_path, rows(), PROFILE)
-    limits = MachineLimits(
-        allocation=ALLOCATION,
-        measured_at=NOON,
-        device="NVIDIA H200",
-        torch="2.11.0",
-        memory_bytes=150 * 10**9,
-        copy_bytes_per_s=(4.3e12,),
-        read_bytes_per_s={"sum": (4.2e12,)},
-        bf16_flop_per_s=(0.8e15,),
-        fp8_flop_per_s=(1.6e15,),
-    )
-    write_limits(tmp_path / PROFILE, limits)
+    write_limits(tmp_path / PROFILE, MachineLimits.model_validate(LIMITS))
     base = Scores(name="bf16", recipe="as it was", weights_bytes=10**6, nll=(20.0, 60.0), agreed=(4, 4), same_until=(4, 4))
     worse = Scores(name="awq", recipe="4 bits", weights_bytes=10**5, nll=(22.0, 66.0), agreed=(2, 4), same_until=(1, 4))
-    facts = {"target": "small", "created_at": NOON, "git_sha": "abc", "packages": {"torch": "2"}, "arithmetic": "", "texts": "Two", "texts_sha256": "0"}
-    quality = Quality.model_validate({**facts, "calibration": "none", "scored_tokens": (10, 30), "answer_tokens": (4, 4), "models": (base, worse)})
+    own = {"target": "small", "packages": {"torch": "2"}, "texts": "Two", "calibration": "none", "models": (base, worse)}
+    quality = Quality.model_validate({**QUALITY, **own})
     write_quality(tmp_path / "quality.json", quality)
     monkeypatch.setattr(page_module, "quality_path", lambda: tmp_path / "quality.json")
     return tmp_path

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.standin.synthetic import QUALITY
 
 from specstudy.errors import RecordError
 from specstudy.records.quality import Quality, Scores, read_quality, write_quality
 
 BASE = Scores(name="bf16", recipe="as it was", weights_bytes=10, nll=(1.0, 2.0), agreed=(3, 4), same_until=(3, 4))
-GIVEN: dict[str, Any] = {
-    "target": "one",
-    "created_at": datetime(2026, 11, 29, tzinfo=UTC),
-    "git_sha": "abc",
-    "packages": {},
-    "arithmetic": "",
-    "texts": "",
-    "texts_sha256": "0",
-    "calibration": "",
-    "scored_tokens": (5, 6),
-    "answer_tokens": (3, 4),
-    "models": (BASE,),
-}
+GIVEN: dict[str, Any] = {**QUALITY, "scored_tokens": (5, 6), "answer_tokens": (3, 4), "models": (BASE,)}
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
