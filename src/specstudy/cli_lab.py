@@ -24,9 +24,11 @@ def run(
     after_s: Annotated[float, typer.Option(min=15, help="seconds of 1x load after it")] = 180,
     rate: Annotated[float | None, typer.Option(min=0.1, help="requests/s at 1x; by default two of four slots in use")] = None,
     sync_s: Annotated[float, typer.Option(min=1, help="the autoscaler's period; 15 is the controller manager's own")] = 15,
-    method: Annotated[str, typer.Option(help="speculation method of the replicas; GPU profiles only")] = "none",
+    method: Annotated[str, typer.Option(help="speculation method of the replicas, where vLLM serves")] = "none",
     draft: Annotated[str | None, typer.Option(help="a name in data/drafts")] = None,
     num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", help="tokens drafted per step")] = None,
+    server: Annotated[str | None, typer.Option(help="what serves, stand-in or real (vLLM); by default stand-ins for a CPU's profile, vLLM for a GPU's")] = None,
+    max_replicas: Annotated[int, typer.Option(min=1, help="most replicas that the autoscaler may ask for")] = 8,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Open-loop load 1x, 3x, 1x over an autoscaled Deployment on this machine: real control plane, one record a policy."""

@@ -23,7 +23,7 @@ from specstudy.scaling.experiment import LoadSpec, Place, Replica, run_load
 from specstudy.scaling.lab import Lab, LabSpec, lab
 from specstudy.scaling.objects import APP, PORT
 from specstudy.scaling.policy import HpaPolicy
-from specstudy.scaling.record import ScalingRun, ScalingStore
+from specstudy.scaling.record import ScalingRun, ScalingStore, ServerKind
 from specstudy.scaling.scenarios import SHIPPED, tried_policy
 from specstudy.serving.vllm import vllm_argv, vllm_env, vllm_version
 from specstudy.workloads.prompts import Prompt
@@ -39,7 +39,10 @@ STANDIN_RATE = 3.4
 
 @dataclass(frozen=True)
 class Wanted:
-    """One run. `high_s`: how long the load is tripled. `rate`: requests/s before and after; by default the profile's."""
+    """One run. `high_s`: how long the load is tripled. `rate`: requests/s before and after; by default the profile's.
+
+    `server`: what serves; by default stand-ins for a CPU's profile, vLLM for a GPU's.
+    """
 
     profile: str = "cpu-smollm2"
     policy: str = SHIPPED
@@ -52,6 +55,8 @@ class Wanted:
     rate: float | None = None
     sync_s: float = 15
     seed: int = 0
+    server: ServerKind | None = None
+    max_replicas: int = 8
 
     def stages(self, rate: float) -> tuple[tuple[float, float], ...]:
         """1x, 3x, 1x."""
@@ -72,11 +77,21 @@ class Prepared:
         """What the autoscaler is told."""
         return self.spec.policy
 
+    @property
+    def label(self) -> str:
+        """Policy and speculation method, for logs and their folder."""
+        return self.policy.name if self.replica.method == "none" else f"{self.policy.name}-{self.replica.method}-k{self.replica.num_speculative_tokens}"
+
 
 def prepare(wanted: Wanted) -> Prepared:
-    """A CPU profile gets stand-ins, a GPU profile its own vLLM. Raises ConfigError or AssetError; nothing is started."""
+    """Stand-ins or vLLM, as `wanted` says. Raises ConfigError or AssetError; nothing is started."""
     profile = load_profile(wanted.profile)
-    return _standin(wanted) if profile.hardware == "cpu" else _vllm(wanted, profile)
+    server = wanted.server or ("stand-in" if profile.hardware == "cpu" else "real")
+    if server == "real":
+        return _vllm(wanted, profile)
+    if wanted.method != "none":
+        raise ConfigError("method", wanted.method, "none with stand-ins, which hold no model; vLLM serves with --server real")
+    return _standin(wanted)
 
 
 def _standin(wanted: Wanted) -> Prepared:
@@ -118,7 +133,7 @@ def _draft_path(draft: str | None) -> str | None:
 
 
 def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], start_s: float) -> LabSpec:
-    policy = tried_policy(wanted.policy, replica.slots, start_s)
+    policy = tried_policy(wanted.policy, replica.slots, start_s).with_at_most(wanted.max_replicas)
     wait_ms = next((one.target for one in policy.metrics if one.kind == "Value"), 500.0)
     pre_stop = ("python", str(Path(drain.__file__)), "2", str(DRAIN_LIMIT_S), f"http://127.0.0.1:{PORT}")
     return LabSpec(policy, replica.argv, pre_stop, rule_groups(wait_ms), env, sync_s=wanted.sync_s, start_s=max(60.0, 3 * start_s))
@@ -138,8 +153,8 @@ def run_lab(wanted: Sequence[Wanted], results: Path) -> list[ScalingRun]:
         folder = results / load_profile(one.wanted.profile).name
         with ScalingStore.opened(folder) as store:
             minutes = sum(length for _, length in one.load.stages) / 60
-            logs = folder / "logs" / f"lab-{one.policy.name}"
-            tell(f"{one.policy.name}: {minutes:.1f} min of load; logs: {logs}")
+            logs = folder / "logs" / f"lab-{one.label}"
+            tell(f"{one.label}: {minutes:.1f} min of load; logs: {logs}")
             with lab(binaries, logs, one.spec) as running:
                 finished = run_load(place_of(running), one.replica, one.policy, one.load, profile=folder.name)
             store.keep(finished.run, finished.requests, finished.samples)

@@ -24,8 +24,9 @@ def deployment(command: Sequence[str], env: Mapping[str, str], pre_stop: Sequenc
         "command": list(command),
         "env": [{"name": name, "value": value} for name, value in env.items()],
         "ports": [{"containerPort": PORT, "name": "http"}],
-        "startupProbe": {**get, "periodSeconds": 1, "failureThreshold": max(3, round(start_s))},
-        "readinessProbe": {**get, "periodSeconds": 1, "failureThreshold": 2},
+        "startupProbe": {**get, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": max(3, round(start_s))},
+        # Every second, that a ready pod is seen at once; as patient as the shipped one, since a busy vLLM answers late.
+        "readinessProbe": {**get, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 3},
         "lifecycle": {"preStop": {"exec": {"command": list(pre_stop)}}},
     }
     template = {"metadata": {"labels": LABELS}, "spec": {"terminationGracePeriodSeconds": grace_s, "containers": [container]}}

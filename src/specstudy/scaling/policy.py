@@ -62,9 +62,14 @@ class HpaPolicy(StrictModel):
 
     @model_validator(mode="after")
     def _bounds(self) -> HpaPolicy:
-        if self.max_replicas < self.min_replicas:
-            raise ConfigError("max_replicas", self.max_replicas, f"at least min_replicas, {self.min_replicas}")
+        self.with_at_most(self.max_replicas)
         return self
+
+    def with_at_most(self, replicas: int) -> HpaPolicy:
+        """The same policy with another maximum. Raises ConfigError for one below the minimum."""
+        if replicas < self.min_replicas:
+            raise ConfigError("max_replicas", replicas, f"at least min_replicas, {self.min_replicas}")
+        return self.model_copy(update={"max_replicas": replicas})
 
     def spec(self, deployment: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
         """The `spec` of an autoscaling/v2 HorizontalPodAutoscaler of a Deployment; `labels` select the metric's series."""
