@@ -103,7 +103,7 @@ def test_imposed_acceptance(answer: dict[str, Any]) -> None:
     found = parsed(answer, "imposed")
     config = found["speculative_config"]
     assert (config["rejection_sample_method"], config["synthetic_acceptance_rates"]) == ("synthetic", [0.8, 0.5, 0.2])
-    assert (found["load_format"], found["worker_extension_cls"]) == ("dummy", "specstudy.serving.own_lm_head.KeepsOwnLmHead")
+    assert (found["load_format"], found["worker_extension_cls"]) == ("dummy", "specstudy.serving.random_weights.RandomWeights")
     assert parsed(answer, "eagle3")["load_format"] == "auto"
 
 

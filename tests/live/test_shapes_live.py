@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_a_shape_profile_is_measured_as_any_other(tmp_path: Path, monkeypatch: p
 
 
 def test_a_head_with_random_weights_keeps_its_own_lm_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without that vLLM drafts with the target's, which is larger: see serving.own_lm_head."""
+    """Without that vLLM drafts with the target's, which is larger: see serving.random_weights."""
     monkeypatch.setenv("SPECSTUDY_CACHE", str(tmp_path / "cache"))
     target, draft = load_target("llama-tiny-shape"), load_draft("llama-tiny-eagle3-shape")
     deployment = deploy(
@@ -58,4 +59,7 @@ def test_a_head_with_random_weights_keeps_its_own_lm_head(tmp_path: Path, monkey
     assert measured.error is None
     assert measured.figures["output_tokens"] == 4 * 24
     assert 1 <= measured.figures["acceptance_length"] <= 4
-    assert "distinct lm_head weights" in log.read_text()
+    said = log.read_text()
+    assert "distinct lm_head weights" in said
+    # The target: two norms in each of four layers and the last one. The head: one more for the target's hidden states.
+    assert re.findall(r"random weights: (\d+) tensors filled", said) == ["9", "4"]

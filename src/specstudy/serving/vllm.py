@@ -68,9 +68,7 @@ def vllm_argv(deployment: Deployment, port: int, engine_version: str | None = No
     if has_custom_buckets(engine_version or vllm_version() or ""):
         argv += ["--custom-histogram-buckets", json.dumps({"request_latency": LATENCY_BUCKETS_S})]
     if deployment.random_weights:
-        argv += ["--load-format", "dummy"]
-        if deployment.draft_path is not None:
-            argv += ["--worker-extension-cls", "specstudy.serving.own_lm_head.KeepsOwnLmHead"]
+        argv += ["--load-format", "dummy", "--worker-extension-cls", "specstudy.serving.random_weights.RandomWeights"]
     if deployment.quantization is not None:
         argv += ["--quantization", deployment.quantization]
     if deployment.kv_cache_dtype != "auto":

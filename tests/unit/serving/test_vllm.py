@@ -88,10 +88,11 @@ def test_quantization_and_kv_cache_are_said_only_when_asked_for(gpu: Gpu) -> Non
     assert argv == [*PLAIN, "--quantization", "fp8", "--kv-cache-dtype", "fp8_e4m3"]
 
 
-def test_a_shape_has_random_weights_and_its_head_its_own_lm_head(gpu: Gpu) -> None:
-    assert decoded(vllm_argv(gpu(random_weights=True), 8123)) == [*PLAIN, "--load-format", "dummy"]
+def test_a_shape_has_random_weights(gpu: Gpu) -> None:
+    filled = ["--load-format", "dummy", "--worker-extension-cls", "specstudy.serving.random_weights.RandomWeights"]
+    assert decoded(vllm_argv(gpu(random_weights=True), 8123)) == [*PLAIN, *filled]
     drafted = decoded(vllm_argv(gpu(random_weights=True, method="eagle3", **HEAD, num_speculative_tokens=2), 8123))
-    assert drafted[len(PLAIN) : len(PLAIN) + 4] == ["--load-format", "dummy", "--worker-extension-cls", "specstudy.serving.own_lm_head.KeepsOwnLmHead"]
+    assert drafted[len(PLAIN) : len(PLAIN) + 4] == filled
 
 
 def test_further_flags_come_last_in_the_profiles_order(gpu: Gpu) -> None:
