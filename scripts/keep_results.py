@@ -1,9 +1,10 @@
 """Bring results home: the files of one chapter from one or several machines, as one, small enough for the repository.
 
-    python scripts/keep_results.py h200-smollm2 04_eagle3 --gaps-of chat results-a results-b
+    python scripts/keep_results.py h200-smollm2 04_eagle3 --gaps-of chat --gap-repeats 1 results-a results-b
 
 Records stay as they are. Of the requests all stays but the lists of chunk gaps, which are nine tenths of the file: they are
-kept on the workloads named with --gaps-of, those whose gaps the chapter reads. A record holds its gap percentiles itself.
+kept on the workloads named with --gaps-of, those whose gaps the chapter reads, and there of the first --gap-repeats repeats
+of a cell. A record holds its gap percentiles itself.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def main(
     chapter: str,
     sources: Annotated[list[Path], typer.Argument(help="results folders, each with PROFILE/CHAPTER.jsonl")],
     gaps_of: Annotated[list[str], typer.Option(help="workload whose requests keep their chunk gaps")] = [],  # noqa: B006
+    gap_repeats: Annotated[int, typer.Option(help="repeats of a cell that keep them", min=1)] = 1000,
 ) -> None:
     """See the module's text."""
     files = [source / profile / f"{chapter}.jsonl" for source in sources]
@@ -33,7 +35,7 @@ def main(
         raise SystemExit(f"not kept: {bad}")
     records = [record for one in loaded for record in one.records]
     kept = {record.record_id for record in records}
-    with_gaps = {record.record_id for record in records if record.workload in gaps_of}
+    with_gaps = {record.record_id for record in records if record.workload in gaps_of and record.repeat < gap_repeats}
     requests = pa.concat_tables([load_requests(path.with_suffix(".requests.parquet")) for path in files])
     requests = requests.filter(pc.is_in(requests["record_id"], pa.array(sorted(kept))))
     keeps = pc.is_in(requests["record_id"], pa.array(sorted(with_gaps), pa.string()))

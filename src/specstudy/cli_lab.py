@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -27,7 +27,10 @@ def run(
     method: Annotated[str, typer.Option(help="speculation method of the replicas, where vLLM serves")] = "none",
     draft: Annotated[str | None, typer.Option(help="a name in data/drafts")] = None,
     num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", help="tokens drafted per step")] = None,
-    server: Annotated[str | None, typer.Option(help="what serves, stand-in or real (vLLM); by default stand-ins for a CPU's profile, vLLM for a GPU's")] = None,
+    server: Annotated[
+        Literal["real", "stand-in"] | None,
+        typer.Option(help="what serves: vLLM, or paced stand-ins; by default those for a CPU's profile, vLLM for a GPU's"),
+    ] = None,
     max_replicas: Annotated[int, typer.Option(min=1, help="most replicas that the autoscaler may ask for")] = 8,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
@@ -36,7 +39,9 @@ def run(
     from specstudy.catalog.models import MethodSpec
 
     chosen = MethodSpec(method=method, draft=draft, num_speculative_tokens=(num_speculative_tokens,) if num_speculative_tokens else ())  # type: ignore[arg-type]
-    wanted = [Wanted(profile, name, chosen.method, draft, num_speculative_tokens, low_s, high_s, after_s, rate, sync_s, seed) for name in policy or [SHIPPED]]
+    load: dict[str, Any] = {"low_s": low_s, "high_s": high_s, "after_s": after_s, "rate": rate, "seed": seed}
+    served: dict[str, Any] = {"server": server, "method": chosen.method, "draft": draft, "num_speculative_tokens": num_speculative_tokens}
+    wanted = [Wanted(profile, name, **load, **served, sync_s=sync_s, max_replicas=max_replicas) for name in policy or [SHIPPED]]
     run_lab(wanted, results_dir.resolve())
 
 

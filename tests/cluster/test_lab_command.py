@@ -8,14 +8,21 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
+import pytest
 
+from specstudy.book.lab import Wanted, prepare
 from specstudy.book.scaling import open_scaling
+from specstudy.errors import ServerStartError
 from specstudy.figures import Picture
 from specstudy.scaling.binaries import VARIABLE, Binaries
+from specstudy.scaling.lab import lab
 from specstudy.scaling.record import load_runs
+from specstudy.serving.vllm import vllm_version
 
 MARKER = "SPECSTUDY_TEST_MARKER"
 WORDS = ["lab", "run", "--low-s", "15", "--high-s", "45", "--after-s", "15", "--sync-s", "5"]
@@ -24,7 +31,9 @@ WORDS = ["lab", "run", "--low-s", "15", "--high-s", "45", "--after-s", "15", "--
 def begin(binaries: Binaries, results: Path, marker: str, *words: str) -> subprocess.Popen[str]:
     argv = [sys.executable, "-c", "from specstudy.cli import main; main()", *WORDS, "--results-dir", str(results), *words]
     env = {**os.environ, VARIABLE: str(binaries.folder), MARKER: marker}
-    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # A shell's background job ignores SIGINT, and what it starts would too.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed)
 
 
 def left(marker: str) -> list[str]:
@@ -80,3 +89,74 @@ def test_what_cant_be_run_is_refused_before_anything_starts(binaries: Binaries, 
         assert process.returncode == 2, output
         assert says in output
         assert left(marker) == []
+
+
+def test_a_replica_that_cant_start_ends_the_run_at_once_with_its_log(binaries: Binaries, tmp_path: Path) -> None:
+    """It would be restarted for as long as a start may take, ten minutes with vLLM; the first end says why."""
+    spec = prepare(Wanted()).spec
+    began = time.monotonic()
+    with pytest.raises(ServerStartError, match="ended") as raised, lab(binaries, tmp_path, replace(spec, command=(*spec.command, "--token-ms", "fast"))):
+        pass
+    assert time.monotonic() - began < 60
+    assert "invalid float value: 'fast'" in str(raised.value)
+
+
+def test_an_earlier_labs_series_are_gone(binaries: Binaries, tmp_path: Path) -> None:
+    """Prometheus shows a series for five minutes after its last sample, so the pods of a lab that has just ended would count as scraped."""
+    for name in ("a", "b"):
+        with lab(binaries, tmp_path, prepare(Wanted()).spec) as running:
+            deadline = time.monotonic() + 30
+            while not (pods := {one["metric"]["pod"] for one in running.prometheus.query("up")}) and time.monotonic() < deadline:
+                time.sleep(0.5)
+            assert pods == set(running.ready()), name
+
+
+def await_targets(results: Path, process: subprocess.Popen[str], timeout_s: float) -> None:
+    """Until Prometheus is told of a ready pod."""
+    deadline = time.monotonic() + timeout_s
+    while not any('"targets"' in path.read_text() for path in results.glob("cpu-smollm2/logs/*/prometheus/targets.json")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.5)
+
+
+def test_ctrl_c_under_load_leaves_nothing_and_no_record(binaries: Binaries, tmp_path: Path) -> None:
+    ctrl_c(binaries, tmp_path)
+
+
+def ctrl_c(binaries: Binaries, results: Path, *words: str) -> None:
+    """Interrupt a run with requests in flight."""
+    marker = uuid.uuid4().hex
+    process = begin(binaries, results, marker, *words)
+    await_targets(results, process, 200)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert left(marker) == []
+    assert load_runs(results / "cpu-smollm2").runs == ()
+
+
+@pytest.mark.live
+@pytest.mark.skipif(vllm_version() is None, reason="vLLM isn't installed here")
+def test_vllm_replicas_are_scaled_and_recorded_as_real(binaries: Binaries, tmp_path: Path) -> None:
+    """One replica at most, since a second would take minutes to start on a small machine: probes, metrics, record, drain, and Ctrl-C in the next."""
+    marker = uuid.uuid4().hex
+    process = begin(binaries, tmp_path, marker, "--server", "real", "--max-replicas", "1", "--rate", "1")
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
+    assert left(marker) == []
+    loaded = load_runs(tmp_path / "cpu-smollm2")
+    (run,) = loaded.runs
+    assert (run.server, run.engine, run.engine_version, run.failed) == ("real", "vllm", vllm_version(), 0)
+    waits = loaded.samples.column("seen_wait_ms").drop_null().to_pylist()
+    slots = loaded.samples.column("slots_in_use").drop_null().to_pylist()
+    assert min(waits) >= 0  # zero where nobody waited, and there all along
+    assert len(waits) > 30
+    assert max(slots) > 0.3  # by Little's law 3 requests/s of 0.5 s are 1.5
+
+
+@pytest.mark.live
+@pytest.mark.skipif(vllm_version() is None, reason="vLLM isn't installed here")
+def test_ctrl_c_while_vllm_replicas_run_leaves_no_engine(binaries: Binaries, tmp_path: Path) -> None:
+    ctrl_c(binaries, tmp_path, "--server", "real", "--max-replicas", "1", "--rate", "1")

@@ -122,7 +122,7 @@ def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
     replica = Replica("real", found.target, "vllm", version, slots, argv, wanted.method, wanted.draft, wanted.num_speculative_tokens)
     prompts, max_tokens = lab_prompts(found)
     load = LoadSpec(wanted.stages(wanted.rate or half_used_rate(found)), prompts, max_tokens, seed=wanted.seed)
-    return Prepared(wanted, _spec(wanted, replica, vllm_env(deployment), start_s), replica, load)
+    return Prepared(wanted, _spec(wanted, replica, vllm_env(deployment), start_s, found.engine.start_timeout_s), replica, load)
 
 
 def _draft_path(draft: str | None) -> str | None:
@@ -132,11 +132,12 @@ def _draft_path(draft: str | None) -> str | None:
     return None if draft is None else str(draft_folder(load_draft(draft), tell))
 
 
-def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], start_s: float) -> LabSpec:
+def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], start_s: float, start_timeout_s: float = 60) -> LabSpec:
+    """`start_s`: what the policy takes a start to last. `start_timeout_s`: when it counts as failed."""
     policy = tried_policy(wanted.policy, replica.slots, start_s).with_at_most(wanted.max_replicas)
     wait_ms = next((one.target for one in policy.metrics if one.kind == "Value"), 500.0)
     pre_stop = ("python", str(Path(drain.__file__)), "2", str(DRAIN_LIMIT_S), f"http://127.0.0.1:{PORT}")
-    return LabSpec(policy, replica.argv, pre_stop, rule_groups(wait_ms), env, sync_s=wanted.sync_s, start_s=max(60.0, 3 * start_s))
+    return LabSpec(policy, replica.argv, pre_stop, rule_groups(wait_ms), env, sync_s=wanted.sync_s, start_s=start_timeout_s)
 
 
 def place_of(running: Lab) -> Place:

@@ -18,13 +18,16 @@ CHAPTER, WORKLOAD = "03_baseline", "chat"
 # Nine replicas, one of them on its way out, must fit beside each other. 1 GiB holds the four longest requests many times over; the largest
 # CUDA graph holds their tokens with K up to 15, and few graphs make a quick start.
 SLICE = {"gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 2**30, "max-cudagraph-capture-size": 64}
+# vLLM binds its threads to the first cores by itself, so that all replicas would share them and leave the others idle.
+UNBOUND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 USED = 0.5  # share of one replica's slots in use at 1x
 
 
 def lab_profile(profile: Profile) -> tuple[Profile, float]:
     """(the profile with the lab's engine, how long a replica takes to start in s)."""
-    slice_ = SLICE if profile.hardware == "gpu" else {}
-    engine = profile.engine.model_copy(update={"max_num_seqs": SLOTS, "flags": {**profile.engine.flags, **slice_}})
+    flags, env = (SLICE, {}) if profile.hardware == "gpu" else ({}, UNBOUND)
+    more = {"max_num_seqs": SLOTS, "flags": {**profile.engine.flags, **flags}, "env": {**profile.engine.env, **env}}
+    engine = profile.engine.model_copy(update=more)
     return profile.model_copy(update={"engine": engine}), START_S[profile.hardware]
 
 

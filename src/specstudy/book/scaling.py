@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table, Text, badge
 from specstudy.figures.text import NO_RECORDS, bullets
 from specstudy.scaling import pictures, studies
+from specstudy.scaling.compare import NO_PAIR, Pair, pair_of
 from specstudy.scaling.record import CHAPTER, LoadedRuns, load_runs
 from specstudy.scaling.scenarios import SHIPPED
 from specstudy.scaling.views import RunView, of_policy, views
@@ -26,16 +28,34 @@ FLEET_COLD_START_S = 60.0
 
 @dataclass(frozen=True)
 class Scaling:
-    """What the page shows. `profile`: whose records; `results`: the folder that holds a folder for each profile."""
+    """What the page shows. `profile`: whose records; `results`: the folder that holds a folder for each profile.
+
+    `beside`: runs of the CPU's profile, where that is another: its stand-ins tried the policies.
+    """
 
     profile: str
     results: Path
     loaded: LoadedRuns
+    beside: LoadedRuns | None = None
 
     @cached_property
     def runs(self) -> list[RunView]:
-        """Good runs, the newest of each policy."""
+        """Good runs of the profile, the newest of each policy and method."""
         return views(self.loaded)
+
+    @cached_property
+    def tried(self) -> list[RunView]:
+        """Runs that tell the policies apart, all on one kind of server: the kind with most policies, the real one if they are equal."""
+        kinds: dict[str, list[RunView]] = {"real": [], "stand-in": []}
+        for view in [*self.runs, *(views(self.beside) if self.beside else [])]:
+            if view.run.method == "none" and (view.run.server == "stand-in" or view in self.runs):
+                kinds[view.run.server].append(view)
+        return max(kinds.values(), key=lambda found: len({view.run.policy.name for view in found}))
+
+    @cached_property
+    def pair(self) -> Pair | None:
+        """The runs without and with speculation at one load."""
+        return pair_of(self.runs)
 
     @cached_property
     def main(self) -> RunView | None:
@@ -44,25 +64,33 @@ class Scaling:
 
     @property
     def note(self) -> Text:
-        """Where the runs come from; failed ones and lines that couldn't be read are named."""
+        """Where the runs come from, a paragraph for each kind of server; failed ones and lines that couldn't be read are named."""
         if not self.runs:
             return Text("*No scaling run is on file. `specstudy lab run` makes one, or mode live.*")
-        run = (self.main or self.runs[0]).run
+        own = [view for view in self.runs if view.run.server == (self.main or self.runs[0]).run.server]
+        lines = self._origin(own)
+        if self.tried[0].run.server != own[0].run.server:
+            lines += ["The policies that failed were tried on other servers:", *self._origin(self.tried)]
+        lines += [f"**Failed:** {one.policy.name}: {one.error}" for one in self.loaded.runs if one.status == "failed"]
+        lines += [f"**Skipped line:** {line}" for line in self.loaded.skipped]
+        return Text("\n\n".join(lines))
+
+    @staticmethod
+    def _origin(found: Sequence[RunView]) -> list[str]:
+        """Two paragraphs on runs of one kind of server."""
+        run = max(found, key=lambda view: view.run.started_at).run
         what = (
             f"vLLM {run.engine_version} replicas of {run.target}"
             if run.server == "real"
             else "paced stand-ins: slots, a queue and tokens by the clock, and no model"
         )
-        lines = [
+        return [
             f"{badge(pictures.kind_of(run))} Kubernetes {run.kubernetes_version} with its own autoscaler, Prometheus and the study's adapter on one machine "
             f"({run.gpu or f'{run.host_cpus} x {run.host_cpu}'}); the replicas are {what}, {run.slots} slots each.",
-            f"{len(self.runs)} runs, the newest of {max(view.run.started_at for view in self.runs):%Y-%m-%d %H:%M} UTC, commit {run.git_sha}. "
-            f"The load generator was late by at most {max(view.run.schedule_lag_ms_p99 or 0 for view in self.runs):.0f} ms at p99; latencies count from the "
+            f"{len(found)} run{'s' if len(found) > 1 else ''}, the newest of {run.started_at:%Y-%m-%d %H:%M} UTC, commit {run.git_sha}. "
+            f"The load generator was late by at most {max(view.run.schedule_lag_ms_p99 or 0 for view in found):.0f} ms at p99; latencies count from the "
             "schedule, so that is in them.",
         ]
-        lines += [f"**Failed:** {one.policy.name}: {one.error}" for one in self.loaded.runs if one.status == "failed"]
-        lines += [f"**Skipped line:** {line}" for line in self.loaded.skipped]
-        return Text("\n\n".join(lines))
 
     def timeline(self) -> Picture | Text:
         """The shipped policy's run."""
@@ -74,11 +102,11 @@ class Scaling:
 
     def policies_figure(self) -> Picture | Text:
         """Replicas over time, a panel a policy."""
-        return pictures.policies_figure(self.runs)
+        return pictures.policies_figure(self.tried)
 
     def policies_table(self) -> Table | Text:
         """What each policy did."""
-        return pictures.policies_table(self.runs)
+        return pictures.policies_table(self.tried)
 
     @cached_property
     def _service_s(self) -> list[float]:
@@ -157,6 +185,14 @@ class Scaling:
         )
         return Table(shown, "simulated", note)
 
+    def measured_saving_table(self) -> Table | Text:
+        """Two runs of real replicas at one load, without and with speculation."""
+        return self.pair.table() if self.pair else NO_PAIR
+
+    def measured_saving_conclusion(self) -> Text:
+        """What they show."""
+        return self.pair.conclusion() if self.pair else Text("*`specstudy lab run --server real` makes one, and with `--method` the other.*")
+
     @cached_property
     def _saving(self) -> Saving | None:
         """From the profile with the most telling records of chapter 04: a GPU's first."""
@@ -191,7 +227,8 @@ def open_scaling(profile: str | None = None, mode: str = "recorded", results_dir
     else:
         folder = Path(results_dir).resolve() if results_dir else recorded_dir()
         name = profile or _recorded_profile(folder)
-    return Scaling(load_profile(name).name, folder, load_runs(folder / load_profile(name).name))
+    chosen = load_profile(name).name
+    return Scaling(chosen, folder, load_runs(folder / chosen), load_runs(folder / LIVE_DEFAULT) if chosen != LIVE_DEFAULT else None)
 
 
 def _recorded_profile(folder: Path) -> str:

@@ -63,11 +63,16 @@ class Lab:
         return self.addresses
 
     def await_ready(self, replicas: int, timeout_s: float) -> None:
-        """Wait until so many take requests. Raises ServerStartError with a pod's last log lines."""
+        """Wait until so many take requests. Raises ServerStartError with a pod's last log lines, at once if one ended instead of getting ready."""
         deadline = time.monotonic() + timeout_s
         while len(self.addresses) < replicas:
+            pods = list(self.agent.pods.values())
+            if ended := [pod for pod in pods if pod.restarts and not pod.started]:
+                raise ServerStartError(
+                    f"replica {ended[0].name} ended, or gave no answer in time, before it was ready; its log ends:", log_tail(ended[0].log_path)
+                )
             if time.monotonic() > deadline:
-                logs = "\n".join(log_tail(pod.log_path, 8) for pod in list(self.agent.pods.values())[:1])
+                logs = "\n".join(log_tail(pod.log_path, 8) for pod in pods[:1])
                 raise ServerStartError(f"{len(self.addresses)} of {replicas} replicas were ready after {timeout_s:.0f} s; a log ends:", logs)
             self.plane.raise_if_dead()
             time.sleep(0.1)

@@ -19,6 +19,7 @@ from specstudy.scaling.record import ScalingRun
 from specstudy.scaling.scenarios import SHIPPED, TRIED
 from specstudy.scaling.views import RunView
 
+SETTLED_S = 60.0  # the end of the high load, when a run has had time to settle
 BLUE, ORANGE, GREEN, BLACK, PINK = "#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7"
 
 
@@ -179,9 +180,23 @@ def conclusion(view: RunView | None) -> Text:
     told = "vLLM replicas" if run.server == "real" else "paced stand-ins, so its times to first token say nothing of vLLM"
     lines = [f"The run is of {told}; control plane {run.kubernetes_version}, autoscaler every {run.sync_period_s:g} s, a window of {run.metric_window_s:g} s."]
     lines.append(run_facts(run))
+    lines.append(_shared(view))
     reached = verdict(run)
     lines.append("It meets every bound of this chapter." if reached == "holds" else f"It fails a bound of this chapter: {reached}.")
     return bullets(lines)
+
+
+def _shared(view: RunView) -> str:
+    """What sharing one device costs a request of real replicas; nothing of stand-ins, which share none."""
+    run = view.run
+    alone, together = view.decode_s(0, run.step_s), view.decode_s(run.fall_s - SETTLED_S, run.fall_s)
+    if run.server != "real" or not alone or not together:
+        return ""
+    return (
+        f"From its first to its last token a request took {alone:.2f} s before the step and {together:.2f} s in the last {SETTLED_S:.0f} s of the high load "
+        f"(medians): all replicas share {run.gpu or f'{run.host_cpus} processors'}, and work in fuller batches. The needed replicas are reckoned with the time "
+        "before the step."
+    )
 
 
 def line_figure(xs: Sequence[float], ys: Sequence[tuple[str, Sequence[float]]], *, question: str, x: str, y: str, log: bool = True) -> Picture:

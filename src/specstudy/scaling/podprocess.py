@@ -102,8 +102,10 @@ class PodProcess:
         return {**given, "POD_NAME": self.name}
 
     def _command(self) -> Command:
+        """Each start has a log of its own: why the one before ended must stay readable."""
+        log = self.log_path.with_suffix(f".{self.restarts}.log") if self.restarts else self.log_path
         words = [*(self._container.get("command") or []), *(self._container.get("args") or [])]
-        return Command(tuple(local_argv(words, self.port, self.container_port)), self._environment(), self.port, "", self.log_path)
+        return Command(tuple(local_argv(words, self.port, self.container_port)), self._environment(), self.port, "", log)
 
     def _run(self) -> None:
         backoff_s = 1.0

@@ -35,6 +35,11 @@ class RunView:
         """Time to first token of each request, from its scheduled arrival; a lost request's is infinite."""
         return ((self.requests["first_token_s"] - self.requests["scheduled_s"]) * 1e3).fillna(np.inf)
 
+    def decode_s(self, begin_s: float, end_s: float) -> float | None:
+        """Median time from the first to the last token, in s, of the good requests that were due in [begin, end); None without one."""
+        rows = self.requests[(self.requests["scheduled_s"] >= begin_s) & (self.requests["scheduled_s"] < end_s) & (self.requests["status"] == "ok")]
+        return float((rows["last_token_s"] - rows["first_token_s"]).median()) if len(rows) else None
+
     def ttft_percentile(self, percent: float) -> tuple[np.ndarray, np.ndarray]:
         """(time, TTFT in ms) of that percentile over windows of 300 consecutive arrivals, the fewest that a p99 may rest on, a third apart."""
         order = self.requests["scheduled_s"].to_numpy().argsort()

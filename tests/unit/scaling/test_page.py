@@ -11,9 +11,23 @@ from specstudy.book.saving import saving
 from specstudy.book.scaling import open_scaling
 from specstudy.catalog import recorded_dir
 from specstudy.errors import ConfigError
-from specstudy.figures import Text
+from specstudy.figures import Picture, Table, Text
+from specstudy.scaling.record import load_runs
+from specstudy.serving.vllm import vllm_version
 
-PARTS = ("timeline", "conclusion", "policies_figure", "policies_table", "cold_start_figure", "overshoot_figure", "cold_start_conclusion", "fleet_table")
+PARTS = (
+    "timeline",
+    "conclusion",
+    "policies_figure",
+    "policies_table",
+    "cold_start_figure",
+    "overshoot_figure",
+    "cold_start_conclusion",
+    "fleet_table",
+    "measured_saving_table",
+    "measured_saving_conclusion",
+)
+NEEDS_VLLM = pytest.mark.skipif(vllm_version() is None, reason="the command line is that of the vLLM installed here")
 
 
 def test_without_runs_the_page_says_so(tmp_path: Path) -> None:
@@ -58,3 +72,59 @@ def test_the_lab_of_a_cpu_runs_stand_ins_with_the_shipped_rules() -> None:
 def test_a_lab_with_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ConfigError, match="policy"):
         prepare(Wanted(policy="hope"))
+
+
+def test_real_runs_come_first_and_stand_ins_keep_their_own_badge(tmp_path: Path) -> None:
+    """The CPU profile's runs, and one of them as if vLLM had served it under a GPU's profile: the timeline is of the real one, the policies of the others."""
+    recorded = load_runs(recorded_dir() / "cpu-smollm2")
+    first = next(one for one in reversed(recorded.runs) if one.policy.name == "wait-and-slots")
+    for profile, runs in (("cpu-smollm2", recorded.runs), ("h200-smollm2", (first.model_copy(update={"server": "real", "profile": "h200-smollm2"}),))):
+        (tmp_path / profile).mkdir()
+        for suffix in ("requests", "samples"):
+            name = f"08_hpa_scaling.{suffix}.parquet"
+            (tmp_path / profile / name).symlink_to(recorded_dir() / "cpu-smollm2" / name)
+        (tmp_path / profile / "08_hpa_scaling.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in runs))
+    page = open_scaling(results_dir=str(tmp_path))
+    assert page.profile == "h200-smollm2"
+    note = page.note.markdown
+    assert 0 < note.index("evidence: real") < note.index("evidence: stand-in")
+    timeline, policies, table = page.timeline(), page.policies_figure(), page.policies_table()
+    assert isinstance(timeline, Picture)
+    assert isinstance(policies, Picture)
+    assert isinstance(table, Table)
+    assert (timeline.evidence, policies.evidence, table.evidence) == ("real", "stand-in", "stand-in")
+    assert "wait-alone" in set(table.frame["policy"])
+    assert isinstance(page.measured_saving_table(), Text)  # one run is no pair
+
+
+@NEEDS_VLLM
+def test_the_lab_runs_vllm_on_a_cpu_when_asked() -> None:
+    made = prepare(Wanted(server="real", rate=1, max_replicas=2))
+    assert (made.replica.server, made.replica.engine, made.replica.slots) == ("real", "vllm", 4)
+    command = made.spec.command
+    assert command[command.index("--max-num-seqs") + 1] == "4"
+    assert "--gpu-memory-utilization" not in command
+    assert made.spec.env["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    assert made.policy.max_replicas == 2
+    assert made.label == "wait-and-slots"
+
+
+@NEEDS_VLLM
+def test_replicas_on_a_gpu_get_a_slice_of_it_and_the_policy_knows_their_start() -> None:
+    """Nine of them beside each other: at 5 % of the memory each, and none asks for more than is free."""
+    made = prepare(Wanted("h200-smollm2", rate=1))
+    command = made.spec.command
+    assert float(command[command.index("--gpu-memory-utilization") + 1]) * 9 < 1
+    assert "--kv-cache-memory-bytes" in command
+    assert made.policy.up.limits[0].period_s == 280  # twice 90 s, and 100 s
+    assert made.spec.start_s > 270  # a start counts as failed long after the policy expects it to be over
+
+
+def test_stand_ins_have_no_speculation() -> None:
+    with pytest.raises(ConfigError, match="--server real"):
+        prepare(Wanted(method="eagle3", draft="smollm2-135m-eagle3", num_speculative_tokens=3))
+
+
+def test_a_maximum_below_the_minimum_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_replicas"):
+        prepare(Wanted(max_replicas=0))

@@ -147,6 +147,8 @@ def test_a_process_that_dies_is_started_again(pods: Any) -> None:
             child.kill()
     await_that(lambda: not pod.ready)
     await_that(lambda: pod.ready and pod.restarts == 1)
+    assert pod.log_path.exists()  # what the first said stays
+    assert pod.log_path.with_suffix(".1.log").exists()
 
 
 def test_the_balancer_spreads_and_loses_nothing(pods: Any) -> None:
