@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specstudy.analysis import Cell, Inflection, best_k, best_per_load, eagle3_and_31, inflection, of_main_workload, speedups
+from specstudy.analysis import Cell, Inflection, best_k, best_per_load, decode_speedups, eagle3_and_31, inflection, of_main_workload, speedups
 from specstudy.analysis.acceptance import context_ratios
 from specstudy.analysis.families import families
 from specstudy.book.chapter import recorded_profiles
@@ -27,7 +27,7 @@ def answers(results_dir: str | None = None) -> Text:
     parts = []
     for name, title in titles.items():
         compared, parallel = _cells(folder, name, COMPARISON), _cells(folder, name, PARALLEL)
-        lines = _best_lines(compared or parallel) + _parallel_lines(parallel) + _context_lines(compared)
+        lines = _best_lines(compared or parallel) + _decode_lines(compared) + _parallel_lines(parallel) + _context_lines(compared)
         if lines:
             evidence = (compared or parallel)[0].records[0].evidence
             parts.append(f"**{title}** {badge(evidence)}\n\n" + "\n".join(f"- {line}" for line in lines))
@@ -72,6 +72,15 @@ def _best_lines(cells: Sequence[Cell]) -> list[str]:
     return [
         f"At {one.cell.load.label} the best is {one.cell.variant.label}: {ratio_text(one.ratio)} of the baseline's throughput, {one.verdict}." for one in best
     ]
+
+
+def _decode_lines(cells: Sequence[Cell]) -> list[str]:
+    """Of random prompts, whose length is the study's choice: how much of the time goes into them says nothing about anybody's load."""
+    if not cells or cells[0].records[0].evidence != "shape":
+        return []
+    best = best_per_load(decode_speedups(of_main_workload(cells)))
+    told = "; ".join(f"{ratio_text(one.ratio)} at {one.cell.load.label} ({one.cell.variant.label})" for one in best)
+    return [f"Decoding alone, prompts left out: {told}."] if told else []
 
 
 def _parallel_lines(cells: Sequence[Cell]) -> list[str]:

@@ -49,6 +49,15 @@ def open_chapter(chapter: str, profile: str | None = None, mode: str = "recorded
         return Chapter([], Text(f"*There is nothing to show: {error}*"))
 
 
+def open_full_size(chapter: str, results_dir: str | None = None) -> Chapter:
+    """The recorded chapter of a full-size target with random weights, beside the page's own; no cells and a note where there is none."""
+    folder = Path(results_dir).resolve() if results_dir else recorded_dir()
+    found = next((profile for profile in recorded_profiles(chapter, folder) if profile.evidence == "shape" and profile.hardware == "gpu"), None)
+    if found is None:
+        return Chapter([], Text(f"*No full-size target has records of chapter {chapter}; how-to/shapes says how to make them.*"))
+    return open_chapter(chapter, found.name, "recorded", str(folder))
+
+
 def _shown(study: Study) -> Chapter:
     cells = study.cells
     source = source_note(study.records, study.skipped)

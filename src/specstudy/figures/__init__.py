@@ -11,10 +11,10 @@ from specstudy.figures.acceptance import (
 )
 from specstudy.figures.beside import beside_published_table
 from specstudy.figures.costs import change_text, cost_conclusion, latency_change_table, memory_table, rejection_table
-from specstudy.figures.decode import decode_table
+from specstudy.figures.decode import decode_conclusion, decode_table
 from specstudy.figures.device import gpu_table
 from specstudy.figures.imposed import imposed_table
-from specstudy.figures.limits import limit_lines, machine_table, share_figure, share_table
+from specstudy.figures.limits import limit_lines, machine_table, share_figure, share_table, two_limits_table
 from specstudy.figures.parallel import best_k_ratio, best_speedup, published_ratio, ratio_map, step_time
 from specstudy.figures.parallel_tables import best_k_table, drafting_table, inflection_table, parallel_conclusion, same_k_table
 from specstudy.figures.picture import Panels, Picture, badge
@@ -52,6 +52,7 @@ __all__ = [
     "change_text",
     "context_table",
     "cost_conclusion",
+    "decode_conclusion",
     "decode_table",
     "drafting_table",
     "drift_conclusion",
@@ -87,6 +88,7 @@ __all__ = [
     "throughput_table",
     "token_price_picture",
     "token_price_table",
+    "two_limits_table",
     "versions_table",
     "where_time_goes",
     "with_interval",

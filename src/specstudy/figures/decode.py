@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from specstudy.analysis import Cell, decode_speedups, decode_throughputs, speedups
+from specstudy.analysis import Cell, best_per_load, decode_speedups, decode_throughputs, speedups
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
-from specstudy.figures.text import NO_RECORDS, Text
+from specstudy.figures.text import NO_RECORDS, NOTHING_TO_COMPARE, Text, bullets
 
 NO_DECODE = Text("*Decode throughput needs a closed loop whose slots all decode at once for a while; there is no such cell.*")
 
@@ -37,3 +37,14 @@ def decode_table(cells: Sequence[Cell]) -> Table | Text:
         "rests on little."
     )
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
+
+
+def decode_conclusion(cells: Sequence[Cell]) -> Text:
+    """The best decode throughput over the baseline's at each load, and what is left of it end to end."""
+    whole = {id(one.cell): one for one in speedups(cells)}
+    lines = []
+    for best in best_per_load(decode_speedups(cells)):
+        line = f"Decoding alone, the best at {best.cell.load.label} is {best.cell.variant.label}: {ratio_text(best.ratio)} of the baseline, {best.verdict}"
+        end_to_end = whole.get(id(best.cell))
+        lines.append(f"{line}; end to end {ratio_text(end_to_end.ratio)}." if end_to_end else f"{line}.")
+    return bullets(lines) if lines else NOTHING_TO_COMPARE

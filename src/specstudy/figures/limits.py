@@ -76,6 +76,34 @@ def share_table(found: Sequence[Share]) -> Table | Text:
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
 
 
+def two_limits_table(found: Sequence[Share]) -> Table | Text:
+    """Steps of one request without speculation beside two readings of "the bandwidth limit", in ms and as shares."""
+    rows = []
+    for one in found:
+        weights = one.cell.interval("weights_gib")
+        if one.cell.variant.method != "none" or one.cell.load.concurrency != 1 or weights is None:
+            continue
+        copied = weights.estimate * 2**30 / one.machine.copy_limit * 1e3
+        by_copy = Interval(copied / one.step_ms.estimate, copied / one.step_ms.high, copied / one.step_ms.low, one.step_ms.n)
+        rows.append(
+            {
+                "served": one.cell.label,
+                "step ms": with_interval(one.step_ms, 2),
+                "what a step reads, at the read rate: ms": f"{one.limit.total_s * 1e3:.2f}",
+                "share": share_text(one.share),
+                "all weights, at the copy rate: ms": f"{copied:.2f}",
+                "share ": share_text(by_copy),
+            }
+        )
+    if not rows:
+        return MISSING
+    note = (
+        "One request in flight. The first reading is the stricter one and the one used elsewhere: a step doesn't read the embedding, and memory is read faster "
+        "than it is copied. The second is the usual one: all weights that the server loaded, over the bandwidth of a copy."
+    )
+    return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
+
+
 def share_text(share: Interval) -> str:
     """Like 82.3 % (81.0 to 83.5)."""
     return f"{share.estimate:.1%}" + (f" ({share.low:.1%} to {share.high:.1%})" if share.n > 1 else "")

@@ -51,7 +51,12 @@ def speedup(found: Sequence[Speedup]) -> Picture | Text:
         told.append(f"{variant.label}: " + ", ".join(f"{one.ratio.estimate:.2f} at {one.cell.load.label} ({one.verdict})" for one in own))
     axes.axhline(1.0, color="#444444", linewidth=1)
     axes.axhline(0.95, color="#444444", linewidth=0.8, linestyle=":")
-    axes.set_xticks(range(len(loads)), [load.label for load in loads])
+    workloads = {load.workload for load in loads}
+    if len(workloads) == 1 and all(load.concurrency for load in loads):
+        axes.set_xticks(range(len(loads)), [f"{load.concurrency}" for load in loads])
+        axes.set_xlabel(f"concurrency (requests in flight), workload {workloads.pop()}")
+    else:
+        axes.set_xticks(range(len(loads)), [load.label for load in loads])
     axes.set_xlim(-0.5, len(loads) - 0.5)
     axes.set_ylabel("throughput over baseline (ratio)")
     axes.set_ylim(bottom=0)

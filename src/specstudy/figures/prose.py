@@ -35,9 +35,8 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
         lines.append(f"{len(together)} GPUs of one host were measured side by side; each method is compared with the baseline of its own GPU.")
     if used < len(good):
         lines.append(f"{len(good) - used} records of other allocations are on file and not used: they aren't comparable.")
-    note = _target_note(newest.target)
-    if note:
-        lines.append(f"The target: {note}")
+    lines += _steadiness([record for record in good if record.allocation in together])
+    lines += [f"{name}: {note}" for name in dict.fromkeys(record.target for record in good or [newest]) if (note := _target_note(name))]
     lines += [
         f"**Failed:** {record.method} at {_load_text(record)}, repeat {record.repeat + 1}: {(record.error or '').splitlines()[0]}"
         for record in records
@@ -45,6 +44,27 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     ]
     lines += [f"**Skipped line:** {line}" for line in skipped]
     return Text("\n\n".join(lines))
+
+
+def _steadiness(records: Sequence[Record]) -> list[str]:
+    """Repeats that were measured again since the engine compiled kernels meanwhile, and those kept of which that is still true."""
+    lines = []
+    if again := sum(record.tries_discarded > 0 for record in records):
+        lines.append(f"{again} of {len(records)} repeats were measured again, because the engine compiled kernels while they ran the first time.")
+    loads: dict[str, int] = {}
+    for record in records:
+        if record.kernels_compiled:
+            loads[_whose(record)] = loads.get(_whose(record), 0) + 1
+    if loads:
+        told = ", ".join(f"{load} ({count})" for load, count in loads.items())
+        lines.append(f"**Not steady:** the engine still compiled kernels during {sum(loads.values())} of the repeats that are kept: {told}.")
+    return lines
+
+
+def _whose(record: Record) -> str:
+    k = "" if record.num_speculative_tokens is None else f" K={record.num_speculative_tokens}"
+    name = record.draft or ("baseline" if record.method == "none" else record.method)
+    return f"{name}{k} at {_load_text(record)}"
 
 
 def _each(names: Iterable[str]) -> str:
@@ -68,28 +88,36 @@ def baseline_conclusion(cells: Sequence[Cell]) -> Text:
     """What the server delivers without speculation, and what limits it."""
     if not cells:
         return NO_RECORDS
-    baseline = [cell for cell in cells if cell.variant.method == "none"]
     lines = []
-    gained = scaling(baseline)
+    for label in dict.fromkeys(cell.label for cell in cells if cell.variant.method == "none"):
+        own = [cell for cell in cells if cell.label == label]
+        lines += _baseline_lines(own, "" if own[0].variant.engine_variant is None else f"{label}: ")
+    return Text("\n".join(f"- {line}" for line in lines))
+
+
+def _baseline_lines(cells: Sequence[Cell], name: str) -> list[str]:
+    """Of one way to serve; `name` begins each line."""
+    lines = []
+    gained = scaling(cells)
     if gained is not None:
         slow, fast = gained.low.interval("output_tokens_per_s"), gained.high.interval("output_tokens_per_s")
         lines.append(
-            f"From concurrency {gained.low.load.concurrency} to {gained.high.load.concurrency} throughput rises from {with_interval(slow)} to "
+            f"{name}From concurrency {gained.low.load.concurrency} to {gained.high.load.concurrency} throughput rises from {with_interval(slow)} to "
             f"{with_interval(fast)} tokens/s: {gained.gain:.1f} times, where {gained.ideal:.0f} times would be ideal."
         )
-    for share in time_shares(baseline):
+    for share in time_shares(cells):
         total = share.total_ms
         lines.append(
-            f"At {share.cell.load.label} a request takes {total:.0f} ms on average: {share.queue_ms / total:.0%} waiting for a slot, "
+            f"{name}At {share.cell.load.label} a request takes {total:.0f} ms on average: {share.queue_ms / total:.0%} waiting for a slot, "
             f"{share.prefill_ms / total:.0%} prefill, {share.decode_ms / total:.0%} decode. The largest part is {share.largest}."
         )
-    rates = [(cell, rate) for cell in baseline if (rate := weight_read_gib_per_s(cell)) is not None]
+    rates = [(cell, rate) for cell in cells if (rate := weight_read_gib_per_s(cell)) is not None]
     for cell, rate in rates[:1]:
         lines.append(
-            f"At {cell.load.label} one token takes {with_interval(cell.interval('tpot_ms_mean'))} ms; if a step did nothing but read the weights once, "
+            f"{name}At {cell.load.label} one token takes {with_interval(cell.interval('tpot_ms_mean'))} ms; if a step did nothing but read the weights once, "
             f"they would be read at {rate:.1f} GiB/s. Compare that with the memory bandwidth of the machine to see how much of a step is overhead."
         )
-    return Text("\n".join(f"- {line}" for line in lines))
+    return lines
 
 
 def speculation_conclusion(cells: Sequence[Cell]) -> Text:
