@@ -4,7 +4,8 @@
 
 Records stay as they are. Of the requests all stays but the lists of chunk gaps, which are nine tenths of the file: they are
 kept on the workloads named with --gaps-of, those whose gaps the chapter reads, and there of the first --gap-repeats repeats
-of a cell. A record holds its gap percentiles itself.
+of a cell. A record holds its gap percentiles itself, and its decode throughput; one that is older than those fields has its
+decode throughput from the gaps alone, so it is said how many lose it.
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ def main(
         column = requests.schema.get_field_index(name)
         empty = pa.array([[]] * len(requests), requests.schema.field(name).type)
         requests = requests.set_column(column, requests.schema.field(name), pc.if_else(keeps, requests[name].combine_chunks(), empty))
+    lost = sum(record.concurrency is not None and record.decode_tokens_per_s is None and record.record_id not in with_gaps for record in records)
     folder = recorded_dir() / profile
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(path.read_text() for path in files)
     write_requests(requests, folder / f"{chapter}.requests.parquet")
     (folder / f"{chapter}.jsonl").write_text(text)
     print(f"{folder / chapter}: {len(records)} records, {len(requests)} requests, {len(with_gaps)} records with chunk gaps")
+    if lost:
+        print(f"{lost} records hold no decode throughput and were kept without their gaps; name their workload with --gaps-of to keep it")
 
 
 if __name__ == "__main__":

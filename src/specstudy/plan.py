@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -15,9 +15,9 @@ from specstudy.catalog import MethodSpec, Profile, load_draft, load_target
 from specstudy.catalog.assets import Say
 from specstudy.catalog.imposed import imposed
 from specstudy.catalog.materialise import draft_folder, target_folder
-from specstudy.catalog.models import TOKEN_DATASETS, Arrivals, ChapterPlan, EngineVariant, Measuring
+from specstudy.catalog.models import TOKEN_DATASETS, Arrivals, ChapterPlan, EngineVariant, Measuring, Section
 from specstudy.errors import ConfigError
-from specstudy.records import Pattern, Record
+from specstudy.records import Method, Pattern, Record
 from specstudy.serving import Deployment, deploy
 from specstudy.serving.checks import read_config
 from specstudy.workloads import Arrival, Closed, Open, Pool, Prompt, TokenCounter, build_pool, dataset, kept_token_counter, poisson, random_pool, steps, trace
@@ -128,24 +128,47 @@ def _names(deployment: Deployment) -> set[str]:
     return {name for name in (deployment.engine_variant, deployment.method, deployment.draft, deployment.label) if name is not None}
 
 
-def _cells_of(profile: Profile, chapter: ChapterPlan, deployment: Deployment) -> tuple[Cell, ...]:
-    """The chapter's loads, then those of the sections that want this server; a load that two of them name comes once.
+@dataclass(frozen=True)
+class PlannedLoad:
+    """One workload at one load, as a chapter states it; the fields are those of `Arrivals`, with one concurrency and one rate."""
 
-    A server that imposes an acceptance gets the workloads that it is published for.
-    """
-    rules = profile.measuring
-    cells = list(_cells(rules, chapter.workloads, chapter.arrivals))
-    for section in chapter.sections:
-        if section.wants(deployment.method, deployment.draft, deployment.num_speculative_tokens):
-            own = rules if section.prompts_per_slot is None else rules.model_copy(update={"prompts_per_slot": section.prompts_per_slot})
-            cells += [replace(cell, repeats=section.repeats) for cell in _cells(own, section.workloads, section.arrivals)]
-    first: dict[str, Cell] = {}
-    for cell in cells:
-        first.setdefault(cell.label, cell)
+    workload: str
+    pattern: Pattern
+    concurrency: int | None = None
+    request_rate: float | None = None
+    stages: tuple[tuple[float, float], ...] = ()
+    trace: str = ""
+    requests: int = field(default=0, compare=False)
+
+
+def planned_loads(chapter: ChapterPlan, method: Method, draft: str | None, k: int | None) -> dict[PlannedLoad, Section | None]:
+    """Each load of one server once, with the first section that names it; None for the chapter's own, which come first. No file is read."""
+    parts: list[tuple[Section | None, Sequence[str], Arrivals]] = [(None, chapter.workloads, chapter.arrivals)]
+    parts += [(section, section.workloads, section.arrivals) for section in chapter.sections if section.wants(method, draft, k)]
+    loads: dict[PlannedLoad, Section | None] = {}
+    for section, workloads, arrivals in parts:
+        for load in (load for workload in workloads for load in _loads(workload, arrivals)):
+            loads.setdefault(load, section)
+    return loads
+
+
+def _loads(workload: str, arrivals: Arrivals) -> list[PlannedLoad]:
+    """`Arrivals` holds what belongs to its own pattern and nothing else."""
+    if arrivals.pattern == "closed":
+        return [PlannedLoad(workload, "closed", concurrency=c) for c in arrivals.concurrencies]
+    if arrivals.pattern == "poisson":
+        return [PlannedLoad(workload, "poisson", request_rate=rate, requests=arrivals.requests) for rate in arrivals.request_rates]
+    return [PlannedLoad(workload, arrivals.pattern, stages=arrivals.stages, trace=arrivals.trace)]
+
+
+def _cells_of(profile: Profile, chapter: ChapterPlan, deployment: Deployment) -> tuple[Cell, ...]:
+    """The loads of one server; one that imposes an acceptance gets the workloads that it is published for."""
+    loads = planned_loads(chapter, deployment.method, deployment.draft, deployment.num_speculative_tokens)
+    cells = [_cell(profile.measuring, load, section) for load, section in loads.items()]
     if deployment.imposed_acceptance_length is None:
-        return tuple(first.values())
-    sources = {cell.workload: _imposed_by(deployment, chapter, cell.workload) for cell in first.values()}
-    return tuple(replace(cell, acceptance_source=source) for cell in first.values() if (source := sources[cell.workload]) is not None)
+        return tuple(cells)
+    sources = {cell.workload: _imposed_by(deployment, chapter, cell.workload) for cell in cells}
+    return tuple(replace(cell, acceptance_source=source) for cell in cells if (source := sources[cell.workload]) is not None)
 
 
 def _imposed_by(deployment: Deployment, chapter: ChapterPlan, workload: str) -> str | None:
@@ -159,16 +182,17 @@ def _imposed_by(deployment: Deployment, chapter: ChapterPlan, workload: str) -> 
     return None
 
 
-def _cells(rules: Measuring, workloads: Sequence[str], arrivals: Arrivals) -> Iterator[Cell]:
+def _cell(rules: Measuring, load: PlannedLoad, section: Section | None) -> Cell:
+    per_slot, repeats = rules.prompts_per_slot, None
+    if section is not None:
+        per_slot, repeats = section.prompts_per_slot or per_slot, section.repeats
+    if (c := load.concurrency) is not None:
+        return Cell(load.workload, load.pattern, c, None, per_slot * c, rules.warmups_per_slot * c, repeats=repeats)
     warmups = 2 * rules.warmups_per_slot
-    for workload in workloads:
-        for c in arrivals.concurrencies:
-            yield Cell(workload, "closed", c, None, rules.prompts_per_slot * c, rules.warmups_per_slot * c)
-        for rate in arrivals.request_rates:
-            yield Cell(workload, "poisson", None, rate, arrivals.requests, warmups)
-        if arrivals.stages or arrivals.trace:
-            schedule = steps(arrivals.stages, rules.seed) if arrivals.stages else trace(Path(arrivals.trace).expanduser())
-            yield Cell(workload, arrivals.pattern, None, schedule.rate, len(schedule.times_s), warmups, schedule)
+    if load.request_rate is not None:
+        return Cell(load.workload, load.pattern, None, load.request_rate, load.requests, warmups, repeats=repeats)
+    schedule = steps(load.stages, rules.seed) if load.stages else trace(Path(load.trace).expanduser())
+    return Cell(load.workload, load.pattern, None, schedule.rate, len(schedule.times_s), warmups, schedule, repeats)
 
 
 def _as_served(profile: Profile, variant: EngineVariant | None, folder: Path, say: Say) -> tuple[Profile, Path, str | None]:

@@ -113,7 +113,7 @@ def plan_text(ledger: Ledger) -> str:
                 prompts += (cell.num_prompts + cell.warmups) * len(repeats)
                 each = f"{cell.num_prompts} prompts, {cell.warmups} to warm up"
                 lines.append(f"    {cell.label}: {len(repeats)} repeats of {each}, about {duration_text(sum(repeats))}")
-    lines.append(f"{prompts:,} requests in all; further repeats where an interval is still wide come on top")
+    lines.append(f"{prompts:,} requests in all; further repeats where an interval is still wide, and repeats measured again, come on top")
     return "\n".join(lines)
 
 
@@ -121,6 +121,12 @@ def _headline(ledger: Ledger, work: Sequence[Work]) -> str:
     expected_s = sum(expected_steps(ledger, work))
     cells = sum(len(one.cells) for one in work)
     return f"{ledger.plan.chapter}: {len(work)} servers, {cells} cells to measure, about {duration_text(expected_s)}"
+
+
+def _unsteady_text(record: Record) -> str:
+    """What a line of progress adds when the engine compiled kernels while it was measured."""
+    again = f", measured {record.tries_discarded + 1} times because kernels were being compiled" if record.tries_discarded else ""
+    return f"{again}; NOT STEADY: {record.kernels_compiled} compiled during this one too" if record.kernels_compiled else again
 
 
 class Runner:
@@ -198,7 +204,7 @@ class Runner:
                 server.raise_if_dead()
                 return
             done.append(record)
-            self._progress.finish(f"{what}: {record.output_tokens_per_s:.1f} tok/s")
+            self._progress.finish(f"{what}: {record.output_tokens_per_s:.1f} tok/s{_unsteady_text(record)}")
 
     def _repeat(self, server: Server, server_plan: ServerPlan, cell: Cell, repeat: int, idle_neighbours: int) -> Record:
         plan, rules = self._plan, self._plan.profile.measuring

@@ -32,6 +32,13 @@ from aiohttp import web
 
 from specstudy.scaling.events import Events, prompt_tokens, refused
 
+# What vLLM's monitor of compilation writes, on a GPU: once that it watches, and a line for each kernel. tests/live/test_kernel_log.py compares them.
+PREFIX = "(EngineCore pid=1) {level} 11-30 00:07:05 [jit_monitor.py:135] "
+WATCHING = PREFIX.format(level="INFO") + "Kernel JIT monitor activated; monitored JIT compilations during inference will use mode=warn."
+COMPILED = PREFIX.format(level="WARNING") + (
+    "Triton kernel JIT compilation during inference: _topk_forward. This causes a latency spike; consider extending warmup to cover this shape/config."
+)
+
 FAULTS = {
     "die_at_start": "log a line and exit with status 3",
     "hang_at_start": "never listen",
@@ -57,6 +64,7 @@ FAULTS = {
     "metrics_reset": "start the counters anew",
     "foreign_request": "count a request of somebody else too",
     "lost_request": "don't count the request",
+    "compile_kernel": "log that a kernel was compiled",
 }
 
 
@@ -193,6 +201,8 @@ class StandIn:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
+        if self.strikes("compile_kernel"):
+            print(COMPILED, flush=True)
         refusal = self._refusal(body)
         if refusal is not None:
             return refusal
@@ -342,6 +352,7 @@ async def serve(given: argparse.Namespace, behaviour: Behaviour) -> None:
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)  # as vLLM: who hangs up is served no longer
     await runner.setup()
     await web.TCPSite(runner, given.host, given.port).start()
+    print(WATCHING, flush=True)
     print(f"standin: serving {given.served_model_name} on port {given.port}", flush=True)
     await asyncio.Event().wait()
 

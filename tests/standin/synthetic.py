@@ -104,7 +104,10 @@ def cell(records: Sequence[Record], requests: Sequence[RequestRow] = ()) -> Cell
     one = records[0]
     table = pa.Table.from_pylist([row.model_dump() for row in requests], schema=REQUESTS_SCHEMA)
     frame: pd.DataFrame = table.to_pandas()
-    variant, load = Variant(one.method, one.draft, one.num_speculative_tokens), Load(one.workload, one.pattern, one.concurrency, one.request_rate)
+    variant, load = (
+        Variant(one.method, one.draft, one.num_speculative_tokens, one.engine_variant),
+        Load(one.workload, one.pattern, one.concurrency, one.request_rate),
+    )
     return Cell(variant, load, tuple(records), frame)
 
 

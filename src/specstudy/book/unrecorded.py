@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from specstudy.analysis import Cell
+from specstudy.analysis import Cell, Variant
 from specstudy.catalog import Profile
-from specstudy.catalog.models import Arrivals, ChapterPlan, MethodSpec
+from specstudy.catalog.models import ChapterPlan, MethodSpec
+from specstudy.plan import PlannedLoad, planned_loads
 
-# (workload, concurrency, requests per second)
-Load = tuple[str, int | None, float | None]
+# (workload, pattern, concurrency, requests per second); of steps and a trace the rate isn't stated, so it isn't looked at.
+Load = tuple[str, str, int | None, float | None]
 
 
 def unrecorded(profile: Profile, chapter: str, cells: Sequence[Cell]) -> str:
     """A Markdown sentence that names the servers and loads of the plan without a record; empty when all are there."""
     plan = profile.chapters[chapter]
-    have: dict[tuple[str, str | None, int | None], set[Load]] = {}
+    have: dict[Variant, set[Load]] = {}
     for cell in cells:
-        key = (cell.variant.method, cell.variant.draft, cell.variant.num_speculative_tokens)
-        have.setdefault(key, set()).add((cell.load.workload, cell.load.concurrency, cell.load.request_rate))
-    lacking = [sentence for spec in plan.methods for sentence in _of_method(plan, spec, have)]
+        have.setdefault(cell.variant, set()).add(_key(cell.load.workload, cell.load.pattern, cell.load.concurrency, cell.load.request_rate))
+    engines = tuple(variant.name for variant in plan.variants)
+    lacking = [sentence for engine in engines or (None,) for spec in plan.methods for sentence in _of_method(plan, spec, engine, have)]
     return f"**Planned and not recorded:** {'; '.join(lacking)}." if lacking else ""
 
 
-def _of_method(plan: ChapterPlan, spec: MethodSpec, have: dict[tuple[str, str | None, int | None], set[Load]]) -> Iterator[str]:
-    name, nothing = spec.draft or ("baseline" if spec.method == "none" else spec.method), []
+def _of_method(plan: ChapterPlan, spec: MethodSpec, engine: str | None, have: Mapping[Variant, set[Load]]) -> Iterator[str]:
+    name, nothing = _name(spec, engine), []
     for k in spec.num_speculative_tokens or (None,):
-        planned = list(dict.fromkeys(_loads_of(plan, spec, k)))
-        missing = [load for load in planned if load not in have.get((spec.method, spec.draft, k), set())]
+        found = have.get(Variant(spec.method, spec.draft, k, engine), set())
+        planned = planned_loads(plan, spec.method, spec.draft, k)
+        missing = [load for load in planned if _key(load.workload, load.pattern, load.concurrency, load.request_rate) not in found]
         if missing and len(missing) == len(planned):
             nothing.append(k)
         elif missing:
-            yield f"{name}{'' if k is None else f' K={k}'} at {', '.join(_label(load) for load in missing)}"
+            yield f"{name}{'' if k is None else f' K={k}'} at {', '.join(map(_label, missing))}"
     if nothing:
         yield name if nothing == [None] else f"{name} K={', '.join(str(k) for k in nothing)}"
 
 
-def _loads_of(plan: ChapterPlan, spec: MethodSpec, k: int | None) -> Iterator[Load]:
-    yield from _loads(plan.workloads, plan.arrivals)
-    for section in plan.sections:
-        if section.wants(spec.method, spec.draft, k):
-            yield from _loads(section.workloads, section.arrivals)
+def _name(spec: MethodSpec, engine: str | None) -> str:
+    if spec.method == "none":
+        return engine or "baseline"
+    return f"{'' if engine is None else f'{engine}, '}{spec.draft or spec.method}"
 
 
-def _loads(workloads: Sequence[str], arrivals: Arrivals) -> Iterator[Load]:
-    for workload in workloads:
-        for c in arrivals.concurrencies:
-            yield workload, c, None
-        for rate in arrivals.request_rates:
-            yield workload, None, rate
+def _key(workload: str, pattern: str, concurrency: int | None, request_rate: float | None) -> Load:
+    return workload, pattern, concurrency, request_rate if pattern == "poisson" else None
 
 
-def _label(load: Load) -> str:
-    workload, concurrency, rate = load
-    return f"{workload} c={concurrency}" if concurrency is not None else f"{workload} {rate:g}/s"
+def _label(load: PlannedLoad) -> str:
+    if load.concurrency is not None:
+        return f"{load.workload} c={load.concurrency}"
+    return f"{load.workload} {load.request_rate:g}/s" if load.request_rate is not None else f"{load.workload} {load.pattern}"

@@ -16,8 +16,10 @@ from specstudy.measure.client import Outcome, StreamClient
 from specstudy.measure.counters import Counters, read_counters, read_settled
 from specstudy.measure.gpu import GpuSamples, gpu_identity, sampling
 from specstudy.measure.host import watching
+from specstudy.measure.kernels import KernelLog
 from specstudy.measure.load import Load, drive, run_async
 from specstudy.measure.metrics.chunk_gap import chunk_gaps_ms
+from specstudy.measure.metrics.decode import decoding
 from specstudy.measure.metrics.e2e import e2e_ms
 from specstudy.measure.metrics.summary import summary
 from specstudy.measure.metrics.throughput import steady_window
@@ -30,6 +32,8 @@ from specstudy.workloads.arrivals import Arrival, Closed
 from specstudy.workloads.prompts import Prompt
 
 FINEST_BUCKET_S = 0.001
+WARM_UP_ROUNDS = 3  # at most, while the engine compiles kernels
+FURTHER_TRIES = 2  # at most, while the engine compiles kernels during the load
 
 
 @dataclass(frozen=True)
@@ -62,20 +66,36 @@ def measure(
 ) -> Measured:
     """Measure one repeat on a running server.
 
+    A load during which the engine's log says that it compiled a kernel is no steady state: it is measured again with the same
+    prompts, at most FURTHER_TRIES times, and the last try is given. `tries_discarded` says how many went before it,
+    `kernels_compiled` how many kernels were still compiled during it.
+
     Whatever goes wrong once it has begun makes the repeat failed, not lost: `Measured.error` says why, the
     requests are kept, and no latency or throughput is given. That holds for a failed request, a server that
     ends, counters that can't be trusted, and our own sends being late.
     """
+    log = KernelLog(server.log_path)
+    measured = _try(server, prompts, warmups, arrival, how, max_schedule_lag_ms, log)
+    discarded = 0
+    while measured.error is None and measured.figures["kernels_compiled"] and discarded < FURTHER_TRIES:
+        discarded += 1
+        measured = _try(server, prompts, (), arrival, how, max_schedule_lag_ms, log)
+    return replace(measured, figures={**measured.figures, "tries_discarded": discarded})
+
+
+def _try(
+    server: Server, prompts: Sequence[Prompt], warmups: Sequence[Prompt], arrival: Arrival, how: Sampling, max_schedule_lag_ms: float, log: KernelLog
+) -> Measured:
     record_id = uuid.uuid4().hex[:16]
     base: dict[str, Any] = {"record_id": record_id, "started_at": datetime.now(UTC), **_arrival_fields(arrival)}
     try:
-        before = _warm_up(server, warmups, arrival, how)
+        before = _warm_up(server, warmups, arrival, how, log)
     except (MeasurementError, ServerError) as error:
         return Measured({**base, **_counts(len(prompts), ())}, (), f"warm-up: {error}")
     base["started_at"] = datetime.now(UTC)
     with sampling() as gpu, watching(server.process.pid) as host:
         load = run_async(_load(server, prompts, arrival, how))
-    base |= _counts(len(prompts), load.outcomes)
+    base |= {**_counts(len(prompts), load.outcomes), "kernels_compiled": log.compiled()}
     requests = tuple(request_row(record_id, index, prompts[index], load) for index in range(len(prompts)))
     try:
         _raise_if_failed(load, server)
@@ -83,19 +103,25 @@ def measure(
         change = read_settled(server.base_url, before, len(prompts)).since(before)
     except (MeasurementError, ServerError) as error:
         return Measured(base, requests, str(error))
-    return Measured(
-        {**base, **_latency(load), **_throughput(load, arrival), **_counted(change), **_gpu(gpu, load), "host_other_cpu_share": host.other}, requests, None
-    )
+    figures = {**base, **_latency(load), **_throughput(load, arrival), **_decode(requests, arrival), **_counted(change), **_gpu(gpu, load)}
+    return Measured({**figures, "host_other_cpu_share": host.other}, requests, None)
 
 
-def _warm_up(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: Sampling) -> Counters:
-    """Send the warm-ups, all of which must succeed, and give the counters once they hold them all."""
-    before = read_counters(server.base_url)
+def _warm_up(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: Sampling, log: KernelLog) -> Counters:
+    """Send the warm-ups, all of which must succeed, and give the counters once they hold them all.
+
+    They are sent again, up to WARM_UP_ROUNDS times in all, as long as the engine compiles kernels for them.
+    """
+    counters = read_counters(server.base_url)
     concurrency = arrival.concurrency if isinstance(arrival, Closed) else max(1, len(prompts) // 2)
     short = how if how.warmup_max_tokens is None else replace(how, max_tokens=min(how.max_tokens, how.warmup_max_tokens))
-    load = run_async(_load(server, prompts, Closed(concurrency), short))
-    _raise_if_failed(load, server)
-    return read_settled(server.base_url, before, len(prompts))
+    for _ in range(WARM_UP_ROUNDS if prompts else 0):
+        load = run_async(_load(server, prompts, Closed(concurrency), short))
+        _raise_if_failed(load, server)
+        counters = read_settled(server.base_url, counters, len(prompts))
+        if not log.compiled():
+            break
+    return counters
 
 
 async def _load(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: Sampling) -> Load:
@@ -171,6 +197,21 @@ def _throughput(load: Load, arrival: Arrival) -> dict[str, Any]:
         "output_tokens_per_s": window.tokens(requests) / window.length_s,
         "requests_per_s": window.completions(requests) / window.length_s,
     }
+
+
+def _decode(requests: Sequence[RequestRow], arrival: Arrival) -> dict[str, float]:
+    """Nothing for an open loop, which has no slots, and for a load whose slots hardly ever decoded all at once."""
+    if not isinstance(arrival, Closed):
+        return {}
+    found = decoding(
+        arrival.concurrency,
+        sent_s=[row.sent_s for row in requests],
+        first_s=[row.first_token_s for row in requests],
+        last_s=[row.last_token_s for row in requests],
+        gaps_us=[row.chunk_gap_us for row in requests],
+        chunk_tokens=[row.chunk_tokens for row in requests],
+    )
+    return {} if found is None else {"decode_tokens_per_s": found.tokens_per_s, "decode_share": found.share}
 
 
 def _counted(change: Counters) -> dict[str, Any]:

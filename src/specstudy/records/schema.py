@@ -81,6 +81,15 @@ class Record(BaseModel):
     output_tokens: int | None = measured("Completion tokens of the whole load, from `usage`", "tokens")
     output_tokens_per_s: float | None = measured("Throughput: completion tokens in the steady window over its length", "tokens/s")
     requests_per_s: float | None = measured("Requests completed in the steady window over its length", "requests/s")
+    decode_tokens_per_s: float | None = measured("Closed loop: decode throughput, tokens per second of all slots while every one of them decodes", "tokens/s")
+    decode_share: float | None = measured("Closed loop: time with every slot decoding, over the load's", "fraction")
+    kernels_compiled: int | None = measured("Kernels that the engine's log says it compiled during the load; none where it says nothing of them", "count")
+    tries_discarded: int = Field(
+        default=0,
+        ge=0,
+        description="Earlier tries of this repeat, with the same prompts, during which the engine compiled kernels",
+        json_schema_extra={"unit": "count"},
+    )
 
     ttft_ms_mean: Milliseconds = measured("Time to first token, mean", "ms")
     ttft_ms_p50: Milliseconds = measured("Time to first token, median", "ms")
@@ -152,7 +161,7 @@ class RequestRow(BaseModel):
     record_id: str = stated("Record that the request belongs to")
     index: int = stated("Position in the load, from 0", "count", ge=0)
     prompt_id: str = stated("First 16 hex digits of the prompt's SHA-256")
-    scheduled_s: float = stated("Scheduled arrival; in a closed loop the send", "s")
+    scheduled_s: float = stated("Scheduled arrival; in a closed loop the send. In the file it is empty where it equals `sent_s`", "s")
     sent_s: float = stated("When the request was handed to the connection", "s")
     first_token_s: float | None = measured("First chunk that carries a token", "s")
     last_token_s: float | None = measured("Last chunk that carries a token", "s")

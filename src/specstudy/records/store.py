@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
@@ -87,9 +88,15 @@ def load_records(path: Path) -> Loaded:
 
 
 def write_requests(requests: pa.Table, path: Path) -> None:
-    """Write requests as a Parquet file. Raises OSError."""
+    """Write requests as a Parquet file; `scheduled_s` is left empty where it equals `sent_s`, as in every closed loop. Raises OSError."""
+    scheduled = pc.if_else(pc.equal(requests["scheduled_s"], requests["sent_s"]), None, requests["scheduled_s"])
     pq.write_table(
-        requests, path, compression="zstd", compression_level=9, use_dictionary=list(AS_DICTIONARY), column_encoding=dict.fromkeys(SPLIT, "BYTE_STREAM_SPLIT")
+        _with_scheduled(requests, scheduled),
+        path,
+        compression="zstd",
+        compression_level=9,
+        use_dictionary=list(AS_DICTIONARY),
+        column_encoding=dict.fromkeys(SPLIT, "BYTE_STREAM_SPLIT"),
     )
 
 
@@ -98,9 +105,15 @@ def load_requests(path: Path) -> pa.Table:
     if not path.exists():
         return REQUESTS_SCHEMA.empty_table()
     try:
-        return pq.read_table(path, schema=REQUESTS_SCHEMA)
+        requests = pq.read_table(path, schema=REQUESTS_SCHEMA)
     except pa.ArrowInvalid as error:
         raise RecordError(f"{path} is no readable parquet file: {error}") from error
+    return _with_scheduled(requests, pc.coalesce(requests["scheduled_s"], requests["sent_s"]))
+
+
+def _with_scheduled(requests: pa.Table, scheduled_s: pa.ChunkedArray) -> pa.Table:
+    column = requests.schema.get_field_index("scheduled_s")
+    return requests.set_column(column, requests.schema.field(column), scheduled_s)
 
 
 class RecordStore:

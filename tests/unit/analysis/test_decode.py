@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.standin.synthetic import REQUEST, cell, record
 
 from specstudy.analysis import Cell, decode_speedups, decode_throughput
+from specstudy.catalog import load_profile
+from specstudy.measure import cell as measuring
 from specstudy.records import RequestRow
+from specstudy.study import read_study
+from specstudy.workloads import Closed
+
+RESULTS = Path(__file__).parents[3] / "data" / "results"
 
 
 def request(index: int, sent_s: float, first_s: float, gaps_s: list[float], tokens: list[int], **more: Any) -> RequestRow:
@@ -104,3 +111,34 @@ def test_the_speedup_is_that_of_decoding_alone() -> None:
     (found,) = decode_speedups([plain, drafted])
     assert found.ratio.estimate == pytest.approx(4.0)
     assert found.verdict == "faster"
+
+
+def test_what_is_stored_when_measuring_is_what_the_gaps_give() -> None:
+    """On real records with gaps: the fields as they are made from a repeat's requests, then the same table without any gap."""
+    cells = read_study(load_profile("h200-llama-3.3-70b-shape"), "04_eagle3", RESULTS).cells
+    compared = 0
+    for kept in cells:
+        # Older records may have been kept without their gaps; those have nothing to compare.
+        records = tuple(record.model_copy(update={"decode_tokens_per_s": None, "decode_share": None}) for record in kept.records)
+        by_gaps = decode_throughput(Cell(kept.variant, kept.load, records, kept.requests))
+        if by_gaps is None:
+            continue
+        stored = []
+        for one in records:
+            rows = kept.requests[kept.requests["record_id"] == one.record_id].sort_values("index")
+            requests = [RequestRow.model_validate({**row, "error": None}) for row in rows.to_dict("records")]
+            assert one.concurrency is not None
+            stored.append(one.model_copy(update=measuring._decode(requests, Closed(one.concurrency))))
+        without = kept.requests.assign(chunk_gap_us=[()] * len(kept.requests), chunk_tokens=[()] * len(kept.requests))
+        by_fields = decode_throughput(Cell(kept.variant, kept.load, tuple(stored), without))
+        assert by_fields is not None
+        assert (by_fields.by_repeat, by_fields.share) == (by_gaps.by_repeat, by_gaps.share)
+        compared += len(by_gaps.by_repeat)
+    assert compared >= 30
+
+
+def test_a_stored_rate_comes_before_the_gaps() -> None:
+    stored = two_slots().records[0].model_copy(update={"decode_tokens_per_s": 7.0, "decode_share": 0.5})
+    found = decode_throughput(cell([stored], [request(0, 0.0, 1.0, [0.1] * 10, [1] * 11)]))
+    assert found is not None
+    assert (found.tokens_per_s.estimate, found.share) == (7.0, 0.5)

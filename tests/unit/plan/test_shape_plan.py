@@ -31,8 +31,8 @@ def planned(profile: str, chapter: str) -> Plan:
 
 def test_one_acceptance_for_both_workloads_is_one_server_a_k() -> None:
     plan = planned("h200-llama-3.3-70b-shape", "04_eagle3")
-    assert [server.deployment.label.removeprefix("llama-3.3-70b-eagle3-shape-") for server in plan.servers] == [
-        "none",
+    assert [server.deployment.label.removeprefix("tuned-llama-3.3-70b-eagle3-shape-") for server in plan.servers] == [
+        "tuned",
         "k3-al2.961",
         "k5-al3.618",
         "k7-al3.978",
@@ -57,8 +57,8 @@ def test_each_data_set_has_the_server_with_its_own_acceptance() -> None:
     assert served["gpt-oss-20b-peagle-shape-k7-al3.94"] == {"humaneval"}
     assert served["gpt-oss-20b-peagle-shape-k3-al2.87"] == {"mtbench", "speedbench-code"}
     assert served["gpt-oss-20b-eagle3-shape-k3-al2.24"] == {"speedbench-code"}
-    assert len(served) == 1 + 3 + 2 + 3 + 3
-    assert {len(server.cells) for server in plan.servers} == {7, 14}
+    assert len(served) == 1 + 3 + 2 + 3 + 1  # none; P-EAGLE K=7 and 3; EAGLE-3 K=3, and K=7 on one data set
+    assert {len(server.cells) for server in plan.servers} == {7, 6}  # P-EAGLE K=3 has two data sets with one acceptance, three loads each
 
 
 @pytest.mark.parametrize("name", ["h200-llama-3.3-70b", "h100-llama-3.3-70b"])

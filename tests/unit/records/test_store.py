@@ -280,3 +280,23 @@ def test_a_broken_requests_file_is_a_record_error(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(RecordError):
         load_requests(path)
+
+
+def test_a_schedule_that_is_the_send_is_kept_once_and_read_back(row: MakeRow, record: MakeRecord, path: Path) -> None:
+    sends = [0.1 + 0.2, 1 / 3, 1e-9]
+    closed = [row(record_id="r", index=i, scheduled_s=sent, sent_s=sent) for i, sent in enumerate(sends)]
+    late = [row(record_id="r", index=3, scheduled_s=0.5, sent_s=0.5000001)]
+    append(path.parent, record(record_id="r"), closed + late)
+    file = path.with_suffix(".requests.parquet")
+    assert pq.read_table(file)["scheduled_s"].to_pylist() == [None, None, None, 0.5]
+    assert load_requests(file)["scheduled_s"].to_pylist() == [*sends, 0.5]
+    append(path.parent, record(record_id="s"), [row(record_id="s", index=0, scheduled_s=2.0, sent_s=2.0)])
+    assert load_requests(file)["scheduled_s"].to_pylist() == [*sends, 0.5, 2.0]
+
+
+def test_a_file_with_every_schedule_written_out_is_read_as_it_is(row: MakeRow, path: Path) -> None:
+    """As all files were before."""
+    rows = [row(record_id="r", index=i, scheduled_s=i / 3, sent_s=i / 3) for i in range(3)]
+    file = path.with_suffix(".requests.parquet")
+    pq.write_table(pa.Table.from_pylist([one.model_dump() for one in rows], schema=load_requests(file).schema), file)
+    assert load_requests(file).to_pylist() == [{**one.model_dump(), "chunk_tokens": [*one.chunk_tokens], "chunk_gap_us": [*one.chunk_gap_us]} for one in rows]

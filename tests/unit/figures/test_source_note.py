@@ -1,0 +1,36 @@
+"""What the note on sources says of repeats during which the engine compiled kernels."""
+
+from __future__ import annotations
+
+from tests.standin.synthetic import record
+
+from specstudy.figures import source_note
+
+
+def note(*changes: dict[str, object]) -> str:
+    return source_note([record(record_id=f"{i:016x}", repeat=i, **change) for i, change in enumerate(changes)]).markdown
+
+
+def test_steady_repeats_are_not_spoken_of() -> None:
+    for steady in ({"kernels_compiled": 0}, {"kernels_compiled": None}):
+        told = note(steady, steady)
+        assert "measured again" not in told and "steady" not in told.lower()
+
+
+def test_repeats_that_were_measured_again_are_counted() -> None:
+    told = note({"tries_discarded": 2, "kernels_compiled": 0}, {"tries_discarded": 1, "kernels_compiled": 0}, {})
+    assert "2 of 3 repeats were measured again, because the engine compiled kernels while they ran the first time." in told
+    assert "Not steady" not in told
+
+
+def test_a_kept_repeat_that_compiled_is_named_by_server_and_load() -> None:
+    head = {"method": "eagle3", "draft": "head", "num_speculative_tokens": 3, "concurrency": 64, "tries_discarded": 2}
+    told = note({**head, "kernels_compiled": 4}, {**head, "kernels_compiled": 1}, {**head, "kernels_compiled": 0}, {"kernels_compiled": 2})
+    assert (
+        "**Not steady:** the engine still compiled kernels during 3 of the repeats that are kept: head K=3 at chat c=64 (2), baseline at chat c=1 (1)." in told
+    )
+
+
+def test_records_of_other_allocations_are_not_spoken_of() -> None:
+    told = note({"kernels_compiled": 3, "allocation": "b" * 12, "started_at": "2026-11-28T12:00:00Z"}, {"kernels_compiled": 0})
+    assert "Not steady" not in told
