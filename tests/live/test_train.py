@@ -53,6 +53,10 @@ def test_train_tiny(method: str, own_prompts: Path, deployment: Callable[..., De
         change = read_counters(server.base_url).since(before)
     assert change.drafts
     assert change.draft_tokens
+    more = ["--method", method, "--data", str(own_prompts), "--out", str(tmp_path / "more"), "--work", str(work), "--from", str(out), "--steps", "2"]
+    assert subprocess.run([*COMMAND, *more], capture_output=True, text=True).returncode == 0
+    assert (started := read_card(tmp_path / "more").training.started_from) is not None
+    assert (started.name, started.tokens_seen) == ("head", card.training.tokens_seen)
     again = subprocess.run([*COMMAND, "--method", method, "--data", str(own_prompts), "--out", str(out), "--work", str(work)], capture_output=True, text=True)
     assert again.returncode == 2
     assert "this one holds one" in again.stderr

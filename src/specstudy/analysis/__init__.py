@@ -30,7 +30,7 @@ from specstudy.analysis.price import (
     on_another_runner,
     reaches,
 )
-from specstudy.analysis.speedup import Speedup, against, best_per_load, speedups
+from specstudy.analysis.speedup import Speedup, against, best_per_load, rivals, speedups
 from specstudy.analysis.stats import Interval, mean_interval, paired_ratio, unpaired_ratio
 from specstudy.analysis.steps import DraftingSlope, StepTime, drafting_slopes, step_times
 
@@ -93,6 +93,7 @@ __all__ = [
     "position_curve",
     "reaches",
     "rejections",
+    "rivals",
     "same_k",
     "scaling",
     "side_by_side",

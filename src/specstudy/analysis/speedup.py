@@ -67,6 +67,12 @@ def _by_repeat(cell: Cell, field: str) -> dict[int, float]:
     return {record.repeat: float(value) for record in cell.records if (value := getattr(record, field))}
 
 
+def rivals(best: Speedup, found: Sequence[Speedup]) -> list[Speedup]:
+    """Those at the same load whose intervals overlap the best's: they aren't told apart from it."""
+    same_load = [one for one in found if one.cell.load == best.cell.load and one.cell.variant != best.cell.variant]
+    return [one for one in same_load if one.ratio.high >= best.ratio.low and one.ratio.low <= best.ratio.high]
+
+
 def best_per_load(found: Sequence[Speedup]) -> list[Speedup]:
     """The highest ratio at each load, in the order of the loads."""
     best: dict[object, Speedup] = {}

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from specstudy.analysis import Cell, Inflection, best_k, best_per_load, decode_speedups, eagle3_and_31, inflection, of_main_workload, speedups
+from specstudy.analysis import Cell, Inflection, Speedup, best_k, best_per_load, decode_speedups, eagle3_and_31, inflection, of_main_workload, speedups
 from specstudy.analysis.acceptance import context_ratios
+from specstudy.analysis.elsewhere import elsewhere
 from specstudy.analysis.families import families
 from specstudy.book.chapter import recorded_profiles
 from specstudy.catalog import recorded_dir
 from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Table, Text, badge, ratio_text
+from specstudy.figures.prose import apart_text
 from specstudy.records import load_records
 from specstudy.study import read_study
 
+GOAL = 2.5
 COMPARISON, PARALLEL = "04_eagle3", "05_peagle"
 
 
@@ -68,9 +71,11 @@ def _cells(folder: Path, profile: str, chapter: str) -> list[Cell]:
 
 
 def _best_lines(cells: Sequence[Cell]) -> list[str]:
-    best = best_per_load(speedups(of_main_workload(cells)))
+    found = speedups(of_main_workload(cells))
     return [
-        f"At {one.cell.load.label} the best is {one.cell.variant.label}: {ratio_text(one.ratio)} of the baseline's throughput, {one.verdict}." for one in best
+        f"At {one.cell.load.label} the highest is {one.cell.variant.label}: {ratio_text(one.ratio)} of the baseline's throughput, "
+        f"{one.verdict}{apart_text(one, found)}."
+        for one in best_per_load(found)
     ]
 
 
@@ -78,9 +83,30 @@ def _decode_lines(cells: Sequence[Cell]) -> list[str]:
     """Of random prompts, whose length is the study's choice: how much of the time goes into them says nothing about anybody's load."""
     if not cells or cells[0].records[0].evidence != "shape":
         return []
-    best = best_per_load(decode_speedups(of_main_workload(cells)))
+    main = of_main_workload(cells)
+    best = best_per_load(decode_speedups(main))
     told = "; ".join(f"{ratio_text(one.ratio)} at {one.cell.load.label} ({one.cell.variant.label})" for one in best)
-    return [f"Decoding alone, prompts left out: {told}."] if told else []
+    lines = [_goal_line(best_per_load(speedups(main)))]
+    if told:
+        lines.append(f"Decoding alone, prompts left out: {told}.")
+    imposed = [one for one in elsewhere(main) if (one.cell.records[0].acceptance_source or "").startswith(one.row.id)]
+    if imposed:
+        lengths = [one.row.acceptance_length for one in elsewhere(main) if one.row.num_speculative_tokens == imposed[-1].row.num_speculative_tokens]
+        own = imposed[-1].row
+        lines.append(
+            f"Acceptance is imposed: {own.acceptance_length:.2f} on {own.dataset} at K = {own.num_speculative_tokens}; for the same head {min(lengths):.2f} to "
+            f"{max(lengths):.2f} were published over {len(set(lengths))} data sets, and chapter 04 shows what each would give."
+        )
+    return lines
+
+
+def _goal_line(best: Sequence[Speedup]) -> str:
+    """At which loads the study's goal is reached, may be, or isn't."""
+    named = {"reached": [], "not excluded": [], "not reached": []}  # type: dict[str, list[str]]
+    for one in best:
+        what = "reached" if one.ratio.low >= GOAL else "not reached" if one.ratio.high < GOAL else "not excluded"
+        named[what].append(f"{one.cell.load.concurrency}")
+    return f"{GOAL:g} times the baseline end to end, by concurrency: " + "; ".join(f"{what} at {', '.join(at)}" for what, at in named.items() if at) + "."
 
 
 def _parallel_lines(cells: Sequence[Cell]) -> list[str]:

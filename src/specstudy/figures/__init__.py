@@ -12,7 +12,8 @@ from specstudy.figures.acceptance import (
 from specstudy.figures.beside import beside_published_table
 from specstudy.figures.costs import change_text, cost_conclusion, latency_change_table, memory_table, rejection_table
 from specstudy.figures.decode import decode_conclusion, decode_table
-from specstudy.figures.device import gpu_table
+from specstudy.figures.device import gpu_table, power_note
+from specstudy.figures.elsewhere import elsewhere_conclusion, elsewhere_table
 from specstudy.figures.imposed import imposed_table
 from specstudy.figures.limits import limit_lines, machine_table, share_figure, share_table, two_limits_table
 from specstudy.figures.parallel import best_k_ratio, best_speedup, published_ratio, ratio_map, step_time
@@ -56,6 +57,8 @@ __all__ = [
     "decode_table",
     "drafting_table",
     "drift_conclusion",
+    "elsewhere_conclusion",
+    "elsewhere_table",
     "engine_note",
     "gpu_table",
     "imposed_table",
@@ -67,6 +70,7 @@ __all__ = [
     "memory_table",
     "parallel_conclusion",
     "position_table",
+    "power_note",
     "published_acceptance_figure",
     "published_acceptance_table",
     "published_heads_table",

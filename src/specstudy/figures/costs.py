@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from specstudy.analysis import Cell, Interval, LatencyChange, family_of, latency_changes, memory, rejections
+from specstudy.analysis.costs import Memory
+from specstudy.analysis.families import Family
 from specstudy.figures.tables import DASH, Table, number, ratio_text, with_interval
 from specstudy.figures.text import NOTHING_TO_COMPARE, Text, bullets, not_measured
 from specstudy.records.schema import P99_NEEDS
@@ -103,7 +105,13 @@ def cost_conclusion(cells: Sequence[Cell]) -> Text:
     """Memory that each draft takes, and at which loads its first token comes later or earlier."""
     lines = list(_memory_lines(cells))
     changes = [one for one in latency_changes(cells) if one.ttft_p50 is not None and one.ttft_p50.n > 1]
-    for load in dict.fromkeys(one.cell.load for one in changes):
+    bursts = [load for load in dict.fromkeys(one.cell.load for one in changes) if _in_bursts([one.cell for one in changes if one.cell.load == load])]
+    if bursts:
+        lines.append(
+            f"Median first tokens aren't compared at {', '.join(load.label for load in bursts)}: all answers there are equally long, so without speculation "
+            "requests end together and the next prompts wait for each other."
+        )
+    for load in dict.fromkeys(one.cell.load for one in changes if one.cell.load not in bursts):
         here = [one for one in changes if one.cell.load == load]
         moved = [f"{one.cell.variant.label} {_moved(one)}" for one in here if _shown(one.ttft_p50)]
         same = [one.cell.variant.label for one in here if not _shown(one.ttft_p50)]
@@ -115,19 +123,22 @@ def cost_conclusion(cells: Sequence[Cell]) -> Text:
     return bullets(lines) if lines else NOTHING_TO_COMPARE
 
 
+def _in_bursts(cells: Sequence[Cell]) -> bool:
+    """Whether several requests run whose answers are all equally long."""
+    return cells[0].load.concurrency != 1 and len({count for cell in cells for count in cell.requests["completion_tokens"].dropna().unique()}) == 1
+
+
 def _memory_lines(cells: Sequence[Cell]) -> Iterator[str]:
-    told = set()
+    families: dict[Family, list[Memory]] = {}
     for one in memory(cells):
-        family = family_of(one.cell.variant)
-        if family.draft is None or family in told:
-            continue  # K changes nothing in the weights
-        told.add(family)
-        lost = one.kv_share_lost
-        cache = (
-            "" if lost is None else f"; the KV cache is {abs(lost):.1%} {'smaller' if lost >= 0 else 'larger'} at K={one.cell.variant.num_speculative_tokens}"
-        )
+        if family_of(one.cell.variant).draft is not None:
+            families.setdefault(family_of(one.cell.variant), []).append(one)
+    for family, found in families.items():
+        one = found[0]  # K changes nothing in the weights
+        lost = {each.cell.variant.num_speculative_tokens: each.kv_share_lost for each in found if each.kv_share_lost is not None}
+        cache = ", ".join(f"{abs(share):.1%} {'smaller' if share >= 0 else 'larger'} at K={k}" for k, share in lost.items())
         size = one.draft_gib if one.draft_files_gib is None else one.draft_files_gib
-        yield f"{family.label}: the draft's weights take {size:.3f} GiB, {one.draft_share:.1%} of the target's{cache}."
+        yield f"{family.label}: the draft's weights take {size:.3f} GiB, {one.draft_share:.1%} of the target's{f'; the KV cache is {cache}' if cache else ''}."
 
 
 def _shown(ratio: Interval | None) -> bool:

@@ -36,6 +36,7 @@ def imposed_table(cells: Sequence[Cell]) -> Table | Text:
     note = (
         "Random weights accept nothing of their own, so the server draws which drafted tokens are accepted. Rows are those of "
         "data/published/acceptance.csv, which has their sources. At a constant rate: each drafted token is accepted with the same chance once all before it "
-        "were; a real head's chance falls with depth. Counted: from the server's counters, over all loads and repeats."
+        "were; a real head's chance differs from place to place, which changes how much steps scatter, not their mean. Counted: from the server's counters, "
+        "over all loads and repeats."
     )
     return Table(pd.DataFrame(rows), cells[0].records[0].evidence, note)

@@ -39,11 +39,16 @@ def cost_lines(cells: Sequence[Cell], price: GpuPrice, target: str) -> Text:
     return bullets([_cheapest(costs, price), _spread(costs, changes), *map(_changed, by_family), _left_out(paired), *_beside_lists(costs, target)])
 
 
+def _edge(best: CellCost, costs: Sequence[CellCost]) -> str:
+    return ", the highest load" if best.cell.load.concurrency == max(one.cell.load.concurrency or 0 for one in costs) else ""
+
+
 def _cheapest(costs: Sequence[CellCost], price: GpuPrice) -> str:
     best = min(costs, key=lambda one: one.usd_per_1m.estimate)
     return (
-        f"The cheapest output tokens come from {best.cell.label} at {best.cell.load.label}: {usd_text(best.usd_per_1m)} a million at {price_text(price)} with "
-        f"the GPU always busy, {usd_text(best.at(0.3))} if it serves in 30 % of the paid time."
+        f"Of the loads measured, the cheapest output tokens come from {best.cell.label} at {best.cell.load.label}{_edge(best, costs)}: "
+        f"{usd_text(best.usd_per_1m)} a million at {price_text(price)} with the GPU always busy, "
+        f"{usd_text(best.at(0.3))} if it serves in 30 % of the paid time."
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from specstudy.analysis import Cell, Speedup, best_per_load, families, scaling, side_by_side, speedups, time_shares, weight_read_gib_per_s
+from specstudy.analysis import Cell, Speedup, best_per_load, families, rivals, scaling, side_by_side, speedups, time_shares, weight_read_gib_per_s
 from specstudy.catalog import load_target
 from specstudy.errors import ConfigError
 from specstudy.figures.picture import badge
@@ -12,6 +13,7 @@ from specstudy.figures.tables import ratio_text, with_interval
 from specstudy.figures.text import NO_RECORDS, NOTHING_TO_COMPARE, Text
 from specstudy.records.schema import Record
 
+REQUESTS_PER_SLOT, REPEATS = 10, 3  # how-to/measuring
 SCHEDULING = {True: "asynchronous scheduling", False: "synchronous scheduling", None: "scheduling not stated in the log"}
 
 
@@ -36,6 +38,7 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     if used < len(good):
         lines.append(f"{len(good) - used} records of other allocations are on file and not used: they aren't comparable.")
     lines += _steadiness([record for record in good if record.allocation in together])
+    lines += _effort_lines([record for record in good if record.allocation in together])
     lines += [f"{name}: {note}" for name in dict.fromkeys(record.target for record in good or [newest]) if (note := _target_note(name))]
     lines += [
         f"**Failed:** {record.method} at {_load_text(record)}, repeat {record.repeat + 1}: {(record.error or '').splitlines()[0]}"
@@ -67,6 +70,22 @@ def _whose(record: Record) -> str:
     return f"{name}{k} at {_load_text(record)}"
 
 
+def _effort_lines(records: Sequence[Record]) -> list[str]:
+    """What falls short of the study's own rules: requests a slot, repeats of a cell."""
+    closed = [record for record in records if record.concurrency]
+    few = min((record.num_prompts // (record.concurrency or 1) for record in closed), default=REQUESTS_PER_SLOT)
+    repeats = Counter(
+        (record.method, record.draft, record.num_speculative_tokens, record.engine_variant, record.allocation, _load_text(record)) for record in closed
+    )
+    short = sum(count < REPEATS for count in repeats.values())
+    told = []
+    if few < REQUESTS_PER_SLOT:
+        told.append(f"a load holds {few} requests for each slot at the least, where the study's rule is {REQUESTS_PER_SLOT}")
+    if short:
+        told.append(f"{short} of {len(repeats)} cells rest on fewer than {REPEATS} repeats")
+    return [f"Short of the rules: {' and '.join(told)}."] if told else []
+
+
 def _each(names: Iterable[str]) -> str:
     """Each once, like one, two and three."""
     *most, last = dict.fromkeys(names)
@@ -92,7 +111,22 @@ def baseline_conclusion(cells: Sequence[Cell]) -> Text:
     for label in dict.fromkeys(cell.label for cell in cells if cell.variant.method == "none"):
         own = [cell for cell in cells if cell.label == label]
         lines += _baseline_lines(own, "" if own[0].variant.engine_variant is None else f"{label}: ")
+    lines += _fastest_lines([cell for cell in cells if cell.variant.method == "none"])
     return Text("\n".join(f"- {line}" for line in lines))
+
+
+def _fastest_lines(cells: Sequence[Cell]) -> list[str]:
+    """Of several ways to serve the same: which delivered most at each load, as a point; the table has the intervals."""
+    if len({cell.variant for cell in cells}) < 2:
+        return []
+    lines = []
+    for load in dict.fromkeys(cell.load for cell in cells):
+        rates = [(rate, cell) for cell in cells if cell.load == load and (rate := cell.interval("output_tokens_per_s")) is not None]
+        rate, fastest = max(rates, key=lambda one: one[0].estimate)
+        close = [cell.label for other, cell in rates if cell is not fastest and other.high >= rate.low]
+        apart = f", not told apart from {' and '.join(close)}" if close else ""
+        lines.append(f"Most tokens at {load.label}: {fastest.label}, {with_interval(rate)} tokens/s{apart}.")
+    return lines
 
 
 def _baseline_lines(cells: Sequence[Cell], name: str) -> list[str]:
@@ -127,7 +161,7 @@ def speculation_conclusion(cells: Sequence[Cell]) -> Text:
         return NOTHING_TO_COMPARE
     lines = []
     for best in best_per_load(found):
-        lines.append(f"At {best.cell.load.label} the best is {best.cell.variant.label}, {_speedup_text(best)}.")
+        lines.append(f"At {best.cell.load.label} the highest is {best.cell.variant.label}, {_speedup_text(best)}{apart_text(best, found)}.")
     losers = [one for one in found if one.flagged]
     if losers:
         named = "; ".join(f"{one.cell.variant.label} at {one.cell.load.label} ({one.ratio.estimate:.2f})" for one in losers)
@@ -135,6 +169,15 @@ def speculation_conclusion(cells: Sequence[Cell]) -> Text:
     lines += [_guess_text(one) for one in found if one.cell.load == found[0].cell.load]
     lines.append(_tail_text(cells))
     return Text("\n".join(f"- {line}" for line in lines if line))
+
+
+def apart_text(best: Speedup, found: Sequence[Speedup]) -> str:
+    """Which others at its load the highest isn't told apart from, or how many of how many."""
+    others = sum(one.cell.load == best.cell.load for one in found) - 1
+    close = [one.cell.variant.label for one in rivals(best, found)]
+    if not close:
+        return ""
+    return f"; not told apart from {' and '.join(close) if len(close) <= 2 else f'{len(close)} of the {others} others'}"
 
 
 def _speedup_text(one: Speedup) -> str:
@@ -155,12 +198,13 @@ def _guess_text(one: Speedup) -> str:
 
 
 def _tail_text(cells: Sequence[Cell]) -> str:
+    """At the lowest and the highest load of the page."""
     parts = []
-    for cell in cells:
-        p99 = cell.percentile("chunk_gap_ms", 99)
-        if p99 is not None and cell.load == cells[0].load:
-            parts.append(f"{cell.label} {p99:.1f} ms")
-    return f"99th percentile of the pause between chunks at {cells[0].load.label}: {', '.join(parts)}." if parts else ""
+    for load in dict.fromkeys((cells[0].load, max((cell.load for cell in cells), key=lambda load: load.concurrency or 0))):
+        told = [f"{cell.label} {p99:.1f} ms" for cell in cells if cell.load == load and (p99 := cell.percentile("chunk_gap_ms", 99)) is not None]
+        if told:
+            parts.append(f"at {load.label} {', '.join(told)}")
+    return f"99th percentile of the pause between chunks: {'; '.join(parts)}." if parts else ""
 
 
 def engine_note(cells: Sequence[Cell]) -> Text:

@@ -107,7 +107,7 @@ def test_the_answers_name_each_profile_with_its_evidence(results: Path) -> None:
     told = answers(str(results)).markdown
     assert "SmolLM2-135M-Instruct on one H200" in told and "SmolLM2-135M-Instruct on a CPU" in told
     assert told.count("evidence: real") == 2
-    assert "At chat c=1 the best is smollm2-135m-eagle3 K=3" in told
+    assert "At chat c=1 the highest is smollm2-135m-eagle3 K=3" in told
 
 
 def test_without_results_there_is_no_answer(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_what_ran_on_another_model_runner_is_left_out_and_named() -> None:
 
 def test_conclusions_hold_the_computed_numbers() -> None:
     told = cost_lines(both(), NEBIUS, "smollm2-135m-instruct").markdown
-    assert "The cheapest output tokens come from a head K=3 at chat c=8: $0.500 (0.500 to 0.500) a million" in told
+    assert "Of the loads measured, the cheapest output tokens come from a head K=3 at chat c=8, the highest load: $0.500 (0.500 to 0.500) a million" in told
     assert "$1.67 (1.67 to 1.67) if it serves in 30 % of the paid time" in told
     assert "$10.00 (10.00 to 10.00) at chat c=1 and $1.00 (1.00 to 1.00) at chat c=8, 10.0 times less" in told
     assert "a head, cost over its own baseline's: cheaper: 0.50 (0.50 to 0.50) at chat c=1 (K=3), 0.50 (0.50 to 0.50) at chat c=8 (K=3)." in told
