@@ -198,13 +198,10 @@ def _guess_text(one: Speedup) -> str:
 
 
 def _tail_text(cells: Sequence[Cell]) -> str:
-    """At the lowest and the highest load of the page."""
-    parts = []
-    for load in dict.fromkeys((cells[0].load, max((cell.load for cell in cells), key=lambda load: load.concurrency or 0))):
-        told = [f"{cell.label} {p99:.1f} ms" for cell in cells if cell.load == load and (p99 := cell.percentile("chunk_gap_ms", 99)) is not None]
-        if told:
-            parts.append(f"at {load.label} {', '.join(told)}")
-    return f"99th percentile of the pause between chunks: {'; '.join(parts)}." if parts else ""
+    """At the highest load of the page, where rejected drafts and other requests' prompts make most of it."""
+    load = max((cell.load for cell in cells), key=lambda load: load.concurrency or 0)
+    told = [f"{cell.label} {p99:.1f} ms" for cell in cells if cell.load == load and (p99 := cell.percentile("chunk_gap_ms", 99)) is not None]
+    return f"99th percentile of the pause between chunks at {load.label}: {', '.join(told)}." if told else ""
 
 
 def engine_note(cells: Sequence[Cell]) -> Text:
