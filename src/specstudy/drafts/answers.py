@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from specstudy.serving.server import log_tail, run_guarded
 from specstudy.serving.vllm import vllm_env, vllm_version
 from specstudy.workloads.tokens import chat_token_ids
 
-PART_PROMPTS = 2500
+PART_PROMPTS = 1250
 # An engine is bound by its CPU side, so several share a GPU: on one H200 one gave 23,000 tokens/s and three 48,000. With a fixed KV
 # cache none looks at what the others leave free.
 GPU_ENGINES = 3
@@ -52,6 +52,7 @@ class Job:
     data: tuple[str, ...]
     max_prompts: int | None
     compared_with: tuple[str, ...]
+    max_long_prompts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,9 @@ def prepare(
     say: Say,
 ) -> None:
     """Write WORK/prompts.jsonl, the prompts as token ids, and WORK/job.json. Raises AssetError when no prompt is short enough."""
-    encode = chat_token_ids(target_folder)
-    chosen: list[tuple[str, str, list[int]]] = []
-    for some in batched(prompts, 1000):
-        encoded = zip(some, encode([one.prompt.as_messages() for one in some]), strict=True)
-        chosen += [(one.prompt.key, one.source, ids) for one, ids in encoded if len(ids) <= recipe.max_prompt_tokens]
-        if recipe.max_prompts is not None and len(chosen) >= recipe.max_prompts:
-            chosen = chosen[: recipe.max_prompts]
-            break
+    chosen = _chosen(prompts, chat_token_ids(target_folder), recipe)
     if not chosen:
-        raise AssetError(f"no training prompt has at most {recipe.max_prompt_tokens} tokens")
+        raise AssetError(f"no training prompt has at most {recipe.max_long_prompt_tokens} tokens")
     digest = hashlib.sha256("\n".join(key for key, _, _ in chosen).encode()).hexdigest()
     job = Job(prompts_sha256=digest, compared_with=tuple(compared_with), **wanted(target_folder, recipe, data))
     work.mkdir(parents=True, exist_ok=True)
@@ -94,7 +88,25 @@ def prepare(
     partial = work / "job.partial"
     partial.write_text(json.dumps(asdict(job)))
     partial.replace(work / "job.json")
-    say(f"{len(chosen):,} of {len(prompts):,} prompts have at most {recipe.max_prompt_tokens:,} tokens")
+    long = sum(len(ids) > recipe.max_prompt_tokens for _, _, ids in chosen)
+    say(f"{len(chosen):,} of {len(prompts):,} prompts are taken, {long:,} of them with {recipe.max_prompt_tokens + 1:,} tokens or more")
+
+
+def _chosen(prompts: Sequence[TrainingPrompt], encode: Callable[[Any], list[list[int]]], recipe: Recipe) -> list[tuple[str, str, list[int]]]:
+    """(key, source, token ids) of the prompts that are short enough, in their order, up to the recipe's number of short and of long ones."""
+    found: list[tuple[str, str, list[int]]] = []
+    left = [recipe.max_prompts or len(prompts), recipe.max_long_prompts or len(prompts)]
+    if recipe.long_row_tokens is None:
+        left[1] = 0
+    for some in batched(prompts, 1000):
+        for one, ids in zip(some, encode([one.prompt.as_messages() for one in some]), strict=True):
+            long = len(ids) > recipe.max_prompt_tokens
+            if left[long] and len(ids) <= recipe.max_long_prompt_tokens:
+                left[long] -= 1
+                found.append((one.prompt.key, one.source, ids))
+        if not any(left):
+            break
+    return found
 
 
 def batched(items: Sequence[TrainingPrompt], size: int) -> Iterator[Sequence[TrainingPrompt]]:
@@ -106,12 +118,13 @@ def wanted(target_folder: Path, recipe: Recipe, data: Sequence[str]) -> dict[str
     """The fields of a job that an order decides; `data` as `data_id` names it."""
     return {
         "target_path": str(target_folder),
-        "max_model_len": recipe.max_prompt_tokens + recipe.max_answer_tokens,
+        "max_model_len": recipe.max_long_prompt_tokens + recipe.max_answer_tokens,
         "max_answer_tokens": recipe.max_answer_tokens,
         "temperatures": recipe.temperatures,
         "seed": recipe.seed,
         "data": tuple(data),
         "max_prompts": recipe.max_prompts,
+        "max_long_prompts": recipe.max_long_prompts if recipe.long_row_tokens else None,
     }
 
 

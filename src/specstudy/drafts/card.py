@@ -59,6 +59,7 @@ class DataSource(CardModel):
     prompts: Count
     answers: Count
     answer_tokens: Count
+    long_answers: Count = Field(default=0, description="of them behind prompts that only long rows have room for")
 
 
 class RegeneratedWith(CardModel):
@@ -85,6 +86,15 @@ class Validation(CardModel):
     step: Count
     accuracy_per_position: tuple[Share, ...]
     expected_acceptance_length: Length
+    long_acceptance_length: Length | None = Field(default=None, description="the same behind long prompts")
+
+
+class StartedFrom(CardModel):
+    """The head that training began with."""
+
+    name: str
+    weights_sha256: Sha256 = Field(description="over its tensors but the output rows; see catalog.packed.content_sha256")
+    tokens_seen: Count | None = Field(description="in all its training; None: it has no card")
 
 
 class Training(CardModel):
@@ -94,7 +104,9 @@ class Training(CardModel):
     library: str = Field(description="name and version")
     steps: Count
     tokens_per_step: float = Field(ge=0)
-    tokens_seen: Count
+    rows: str = Field(default="", description="how many of what length make a step")
+    tokens_seen: Count = Field(description="in this training")
+    started_from: StartedFrom | None = Field(default=None, description="None: from the target's last layers")
     epochs: float = Field(ge=0)
     seconds: float = Field(ge=0)
     device: str
@@ -104,6 +116,13 @@ class Training(CardModel):
     parameters: Count = Field(description="trained ones")
     loss_curve: tuple[tuple[Count, float], ...] = Field(description="pairs of step and loss")
     validation: tuple[Validation, ...] = ()
+
+    @property
+    def tokens_in_all(self) -> int | None:
+        """Tokens seen in this training and in those before it; None where one before it can't tell."""
+        if self.started_from is None:
+            return self.tokens_seen
+        return None if self.started_from.tokens_seen is None else self.started_from.tokens_seen + self.tokens_seen
 
 
 class Packing(CardModel):
@@ -212,6 +231,12 @@ def _facts(card: Card) -> Iterator[tuple[str, str]]:
     yield "parameters trained", f"{training.parameters:,}"
     yield "steps", f"{training.steps:,}"
     yield "tokens seen", f"{training.tokens_seen:,}"
+    if training.started_from is not None:
+        start = training.started_from
+        yield "started from", f"{start.name}, weights {start.weights_sha256[:12]}"
+        yield "tokens seen in all", "unknown: it has no card" if training.tokens_in_all is None else f"{training.tokens_in_all:,}"
+    if training.rows:
+        yield "rows of a step", training.rows
     yield "epochs", f"{training.epochs:.3g}"
     yield "training time", f"{training.seconds:,.0f} s on {training.device}"
     yield "library", training.library

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,32 @@ class Batch:
         inside = at.clamp(max=self.ids.shape[1] - 2)
         same = self.docs.gather(1, inside + 1) == self.docs.gather(1, self.anchors)  # the label's own token has to be there
         return inside, self.counts & same & (at == inside)
+
+
+@dataclass(frozen=True)
+class MaskedPlaces:
+    """The S masked positions of a P-EAGLE row, depth after depth; the same for every row.
+
+    kept: anchors that each depth keeps, the first of the list. anchor, depth [S]: whose and how deep. before [S, D]: the same
+    anchor's positions of depth 1 to D, of which a position sees those that `seen` [S, D] says: its own and what lies before.
+    """
+
+    kept: tuple[int, ...]
+    anchor: Tensor
+    depth: Tensor
+    before: Tensor
+    seen: Tensor
+
+    @classmethod
+    def of(cls, kept: Sequence[int], device: torch.device) -> MaskedPlaces:
+        """From the number of anchors that each depth keeps, none more than the one before."""
+        deep, count = len(kept) - 1, sum(kept[1:])
+        anchor = torch.cat([torch.arange(some) for some in kept[1:]])
+        depth = torch.cat([torch.full((some,), k) for k, some in enumerate(kept[1:], 1)])
+        starts = torch.tensor([sum(kept[1:k]) for k in range(1, deep + 1)])
+        before = (anchor[:, None] + starts).clamp(max=count - 1)  # one of a depth beyond its own comes later, one that is missing is the last
+        seen = before <= torch.arange(count)[:, None]
+        return cls(tuple(kept), *(values.to(device) for values in (anchor, depth, before, seen)))
 
 
 def build_head(recipe: Recipe, target_folder: Path, draft_vocab: Tensor, mask_token: int) -> Any:
@@ -145,16 +172,16 @@ def _copy_layer(mine: Any, theirs: Any, first_hidden: int | None) -> None:
     mine.post_attention_layernorm.weight.copy_(theirs.post_attention_layernorm.weight)
 
 
-def depth_states(head: Any, batch: Batch, aux: Tensor, kept: list[int] | None = None) -> list[Tensor]:
+def depth_states(head: Any, batch: Batch, aux: Tensor, masked: MaskedPlaces | None = None) -> list[Tensor]:
     """Normalised states [B, M_k, H] of the anchors at each depth; the logits are these times the output rows.
 
     eagle3: depth after depth, each fed the state before it and the true token (training-time test). peagle: all depths at once;
-    kept[k] is the number of anchors that depth k keeps, the first of the list.
+    `masked` says which anchors each depth keeps.
     """
     fused = _fuse(head, aux)
-    if kept is None:
+    if masked is None:
         return _one_after_another(head, batch, fused)
-    return _all_at_once(head, batch, fused, kept)
+    return _all_at_once(head, batch, fused, masked)
 
 
 def _fuse(head: Any, aux: Tensor) -> Tensor:
@@ -198,20 +225,20 @@ def _one_after_another(head: Any, batch: Batch, fused: Tensor) -> list[Tensor]:
     return found
 
 
-def _all_at_once(head: Any, batch: Batch, fused: Tensor, kept: list[int]) -> list[Tensor]:
+def _all_at_once(head: Any, batch: Batch, fused: Tensor, masked: MaskedPlaces) -> list[Tensor]:
     """The row and, behind it, the masked positions of depth 1, depth 2, … as one longer row."""
     length = batch.ids.shape[1]
     everywhere = torch.arange(length, device=batch.ids.device).expand_as(batch.ids)
-    rotary = _Rotary(head, length + len(kept))
+    place, depth, before = masked.anchor, masked.depth, masked.before
+    rotary = _Rotary(head, length + len(masked.kept))
     row_mask, where = batch.row_mask(), batch.positions.gather(1, batch.anchors)
-    place, depth, before = _masked_places(kept, batch.ids.device)
-    starts = [sum(kept[1:k]) for k in range(1, len(kept))]
+    starts = [sum(masked.kept[1:k]) for k in range(1, len(masked.kept))]
     positions = torch.cat([batch.positions, where[:, place] + depth], dim=1)
     mask = _at(row_mask, batch.anchors[:, place])
-    masked = (len(batch.ids), len(place), -1)
+    size = (len(batch.ids), len(place), -1)
     hidden, embedding = _fuse(head, head.mask_hidden.to(fused.dtype)), head.embed_tokens.weight[head.mask_token_id].to(fused.dtype)
-    state = torch.cat([fused, hidden.expand(masked)], dim=1)
-    embedded = torch.cat([_next_embedding(head, batch, everywhere, 1).to(fused.dtype), embedding.expand(masked)], dim=1)
+    state = torch.cat([fused, hidden.expand(size)], dim=1)
+    embedded = torch.cat([_next_embedding(head, batch, everywhere, 1).to(fused.dtype), embedding.expand(size)], dim=1)
     for number, layer in enumerate(head.layers):
         entered = layer.input_layernorm(state) if number else _inputs(layer, embedded, state)
         query = _queries(layer.self_attn, entered, rotary, positions)
@@ -220,27 +247,14 @@ def _all_at_once(head: Any, batch: Batch, fused: Tensor, kept: list[int]) -> lis
             torch.split(one, [length, len(place)], dim=2) for one in (query, keys, values)
         )
         chain = (_chain(own_keys, before), _chain(own_values, before))
-        in_row = chain_attention(row_query, row_keys, row_values, row_mask)
-        behind = chain_attention(own_query, row_keys, row_values, mask, chain, before <= torch.arange(len(place), device=place.device)[:, None])
+        in_row = _row_attention(row_query, row_keys, row_values, row_mask)
+        behind = chain_attention(own_query, row_keys, row_values, mask, chain, masked.seen)
         state = _finish(layer, state, torch.cat([in_row, behind], dim=2))
     normed = head.norm(state)
     return [
         _at(normed[:, :length], batch.anchors),
-        *(normed[:, length + start : length + start + count] for start, count in zip(starts, kept[1:], strict=True)),
+        *(normed[:, length + start : length + start + count] for start, count in zip(starts, masked.kept[1:], strict=True)),
     ]
-
-
-def _masked_places(kept: list[int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the S masked positions, depth after depth: [S] number of the anchor, [S] depth, [S, D] the same anchor's positions of depth 1 to D.
-
-    A depth beyond the position's own has a later number, which is how it is told apart; a missing one is the last.
-    """
-    deep = len(kept) - 1
-    place = torch.cat([torch.arange(count, device=device) for count in kept[1:]])
-    depth = torch.cat([torch.full((count,), k, device=device) for k, count in enumerate(kept[1:], 1)])
-    starts = torch.cat([torch.full((1,), sum(kept[1:k]), device=device) for k in range(1, deep + 1)])
-    before = (place[:, None] + starts).clamp(max=len(place) - 1)
-    return place, depth, before
 
 
 def _chain(values: Tensor, before: Tensor) -> Tensor:
@@ -308,6 +322,13 @@ def chain_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, o
     if own is not None:
         mixed = mixed + (shares[..., length:].transpose(2, 3) @ own[1]).transpose(2, 3)
     return mixed.reshape(batch, heads, count, width)
+
+
+def _row_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Attention of a row to itself, [B, heads, L, D] and [B, KV heads, L, D] under [B, L, L], by torch's kernel, which keeps no scores."""
+    groups = query.shape[1] // keys.shape[1]
+    wide = (keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1))
+    return nn.functional.scaled_dot_product_attention(query, *wide, attn_mask=mask[:, None])
 
 
 def output_rows(head: Any) -> Tensor:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from specstudy.catalog.materialise import target_folder
 from specstudy.catalog.models import Target
 from specstudy.catalog.packed import D2T, LM_HEAD
 from specstudy.drafts.answers import Conversation, Job, answer, conversations, prepare, read_job, regenerated_with, wanted
-from specstudy.drafts.card import Card, CardTarget, Data, DataSource, NormFlags, RegeneratedWith, Training, Validation, write_card
+from specstudy.drafts.card import Card, CardTarget, Data, DataSource, NormFlags, RegeneratedWith, StartedFrom, Training, Validation, write_card
 from specstudy.drafts.check import check_head, failures
 from specstudy.drafts.checkpoint import AUX_IDS, tokenizer_sha256, write_head
 from specstudy.drafts.head import build_head, root_mean_square, start_from_target, trainable
 from specstudy.drafts.prompts import data_id, evaluation_keys, training_prompts
 from specstudy.drafts.recipe import Recipe
-from specstudy.drafts.rows import batch_of, draft_vocabulary, pack, split
+from specstudy.drafts.rows import batch_of, by_length, covered, draft_vocabulary, pack, split
+from specstudy.drafts.start import read_start
 from specstudy.drafts.step import target_states
 from specstudy.drafts.training import Progress, train
 from specstudy.errors import ConfigError, StoreBusyError
@@ -40,7 +41,7 @@ COPIED = (
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be trained: a name, a target, data, and where things go."""
+    """What is to be trained: a name, a target, data, where things go, and the head to start from, if any."""
 
     name: str
     target: Target
@@ -48,6 +49,7 @@ class Order:
     recipe: Recipe
     out: Path
     work: Path
+    start: str | None = None
 
 
 def device_of_this_machine() -> torch.device:
@@ -83,6 +85,9 @@ def check_fits(recipe: Recipe, folder: Path) -> None:
     layers, vocabulary = target["num_hidden_layers"], target["vocab_size"]
     if recipe.layers > layers:
         raise ConfigError("layers", recipe.layers, f"at most the target's {layers}")
+    positions = target.get("max_position_embeddings")
+    if recipe.long_row_tokens is not None and positions is not None and recipe.long_row_tokens > positions:
+        raise ConfigError("long_row_tokens", recipe.long_row_tokens, f"at most the target's {positions} positions")
     if recipe.draft_vocab_size > vocabulary:
         raise ConfigError("draft_vocab_size", recipe.draft_vocab_size, f"at most the target's {vocabulary}")
     if recipe.aux_layers is not None and not all(0 <= layer <= layers for layer in recipe.aux_layers):
@@ -104,20 +109,29 @@ def train_head(order: Order, command: Sequence[str], say: Say) -> Path:
 
 
 def _train_head(order: Order, checkpoint: Path, command: Sequence[str], say: Say) -> Path:
+    folder, device, start, head = target_folder(order.target, say), device_of_this_machine(), None, None
+    if order.start is not None:
+        start = read_start(order.start, order.target, folder, order.recipe, say)
+        order, head = replace(order, recipe=start.recipe), start.build(folder)
     job = regenerate(order, say)
-    told = conversations(order.work)
-    recipe, folder, device = order.recipe, target_folder(order.target, say), device_of_this_machine()
-    target = load_frozen(folder, device)
-    draft_vocab, covered, rarest = draft_vocabulary(told, recipe.draft_vocab_size, target.config.vocab_size)
-    say(f"{len(told):,} answers of {sum(len(one.answer) for one in told):,} tokens; the draft vocabulary covers {covered:.2%} of them")
-    torch.manual_seed(recipe.seed)
-    head = build_head(recipe, folder, draft_vocab, rarest).to(device)
+    recipe, told = order.recipe, conversations(order.work)
     training, validation = split(told)
-    start_from_target(head, target, _scale(head, target, training, recipe, device))
+    target = load_frozen(folder, device)
+    if start is None or head is None:
+        draft_vocab, mask_token = draft_vocabulary(told, recipe.draft_vocab_size, target.config.vocab_size)
+        torch.manual_seed(recipe.seed)
+        head = build_head(recipe, folder, draft_vocab, mask_token).to(device)
+        start_from_target(head, target, _scale(head, target, training, recipe, device))
+    else:
+        draft_vocab, mask_token, head = start.vocabulary, start.mask_token, head.to(device)
+        say(f"starting from {start.said.name}, weights {start.said.weights_sha256[:12]}")
+    share = covered(told, draft_vocab)
+    say(f"{len(told):,} answers of {sum(len(one.answer) for one in told):,} tokens; the draft vocabulary covers {share:.2%} of them")
     say(f"training {recipe.method} on {device.type}: {sum(one.numel() for one in trainable(head)) / 1e6:.1f} M parameters")
-    progress = train(head, target, (training, validation), draft_vocab, recipe, checkpoint, say)
-    config, tensors = exported(head, recipe, draft_vocab, rarest, folder)
-    card = make_card(order, job, told, head, config, progress, covered, command)
+    began = None if start is None else start.said.weights_sha256
+    progress = train(head, target, (training, validation), draft_vocab, recipe, checkpoint, say, began)
+    config, tensors = exported(head, recipe, draft_vocab, mask_token, folder)
+    card = make_card(order, job, told, head, config, progress, share, command, None if start is None else start.said)
     scratch = order.out.parent / f".{order.out.name}.partial"  # what lies at `out` is whole, and passed
     shutil.rmtree(scratch, ignore_errors=True)
     write_head(scratch, config, tensors)
@@ -142,8 +156,8 @@ def load_frozen(folder: Path, device: torch.device) -> Any:
 def _scale(head: Any, target: Any, told: list[Conversation], recipe: Recipe, device: torch.device) -> float:
     import numpy as np
 
-    rows = pack(told[: 4 * recipe.rows], recipe.row_tokens, recipe.seed)[:1]
-    batch = batch_of(told[: 4 * recipe.rows], rows, recipe, np.random.default_rng(recipe.seed)).to(device)
+    some = told[: 4 * recipe.rows]
+    batch = batch_of(some, pack(some, recipe.row_tokens, recipe.seed)[:1], recipe.shape, np.random.default_rng(recipe.seed)).to(device)
     states = target_states(target, batch, head.target_layer_ids)
     return root_mean_square(states.aux[..., -states.final.shape[-1] :], batch.docs)
 
@@ -181,7 +195,15 @@ def exported(head: Any, recipe: Recipe, draft_vocab: torch.Tensor, mask_token: i
 
 
 def make_card(
-    order: Order, job: Job, told: list[Conversation], head: Any, config: dict[str, Any], progress: Progress, covered: float, command: Sequence[str]
+    order: Order,
+    job: Job,
+    told: list[Conversation],
+    head: Any,
+    config: dict[str, Any],
+    progress: Progress,
+    share: float,
+    command: Sequence[str],
+    started_from: StartedFrom | None,
 ) -> Card:
     """The card of a head that was just trained; acceptance is measured later."""
     recipe, folder = order.recipe, target_folder(order.target)
@@ -202,7 +224,7 @@ def make_card(
         licence=order.target.licence,
         command=shlex.join(command),
         data=Data(
-            sources=tuple(_source(name, told) for name in sorted({one.source for one in told})),
+            sources=tuple(_source(name, told, recipe) for name in sorted({one.source for one in told})),
             evaluation_share=EVALUATION_SHARE,
             temperatures=recipe.temperatures,
             regenerated_with=RegeneratedWith(**regenerated_with()),
@@ -213,14 +235,15 @@ def make_card(
             method=recipe.method,
             library=f"speculators {version('speculators')}",
             steps=progress.step,
-            tokens_per_step=recipe.rows * recipe.row_tokens,
+            **_steps(told, recipe),
+            started_from=started_from,
             tokens_seen=progress.tokens,
             epochs=round(progress.tokens / tokens, 2),
             seconds=round(progress.seconds, 1),
             device=torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
             learning_rate=recipe.learning_rate,
             loss=f"cross entropy, {recipe.hard_share:g} against the target's argmax and the rest against its distribution; "
-            f"depth weight {recipe.depth_weight:g}, {recipe.depth} depths; draft vocabulary covers {covered:.2%} of the answers",
+            f"depth weight {recipe.depth_weight:g}, {recipe.depth} depths; draft vocabulary covers {share:.2%} of the answers",
             seed=recipe.seed,
             parameters=sum(one.numel() for one in trainable(head)),
             loss_curve=tuple(progress.loss_curve),
@@ -229,9 +252,20 @@ def make_card(
     )
 
 
-def _source(name: str, told: list[Conversation]) -> DataSource:
+def _source(name: str, told: list[Conversation], recipe: Recipe) -> DataSource:
     own = [one for one in told if one.source == name]
-    return DataSource(name=name, prompts=len({one.prompt.tobytes() for one in own}), answers=len(own), answer_tokens=sum(len(one.answer) for one in own))
+    prompts, tokens = len({one.prompt.tobytes() for one in own}), sum(len(one.answer) for one in own)
+    return DataSource(name=name, prompts=prompts, answers=len(own), answer_tokens=tokens, long_answers=len(by_length(own, recipe)[1]))
+
+
+def _steps(told: list[Conversation], recipe: Recipe) -> dict[str, Any]:
+    """Tokens that a step has room for, over all kinds of step, and the rows in words."""
+    short, long, every = recipe.shape, recipe.long_shape, recipe.long_every
+    if long is None or not by_length(told, recipe)[1]:
+        return {"tokens_per_step": short.rows * short.tokens, "rows": f"{short.rows} of {short.tokens:,} tokens"}
+    mean = ((every - 1) * short.rows * short.tokens + long.rows * long.tokens) / every
+    words = f"{short.rows} of {short.tokens:,} tokens; of 1 in {every} steps {long.rows} of {long.tokens:,}"
+    return {"tokens_per_step": mean, "rows": words}
 
 
 def command_line(argv: Sequence[str] | None = None) -> list[str]:
@@ -242,5 +276,5 @@ def command_line(argv: Sequence[str] | None = None) -> list[str]:
         if option == "--work":
             kept.pop()
         else:
-            kept.append(Path(value).name if option in ("--out", "--data") else value)
+            kept.append(Path(value).name if option in ("--out", "--data", "--from") else value)
     return ["specstudy", *kept]

@@ -5,17 +5,23 @@ from __future__ import annotations
 import ast
 import hashlib
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specstudy.catalog.assets import Say, silent
 from specstudy.errors import AssetError, ConfigError
-from specstudy.workloads.datasets import domain, gsm8k, humaneval, mtbench, sharegpt, sharegpt_training_conversations
+from specstudy.workloads import sharegpt
+from specstudy.workloads.datasets import domain, gsm8k, humaneval, mtbench
 from specstudy.workloads.prompts import Message, Prompt
+from specstudy.workloads.sharegpt import sharegpt_conversations, sharegpt_training_conversations
 
 # Turns of one conversation that are asked with the history before them.
 MAX_TURNS = 5
+# From here on a history is long, about 1,500 tokens; of one conversation's the next is longer by this factor.
+LONG_CHARS, LONG_GROWTH = 6_000, 1.2
+# Turns that begin with the same so many characters are the same text, perhaps edited.
+SAME_CHARS = 200
 PYTHON_FUNCTIONS = 4000
 
 
@@ -33,15 +39,30 @@ class TrainingPrompt:
 
 
 def sharegpt_turns(say: Say) -> Iterator[Prompt]:
-    """User turns of the ShareGPT conversations of the training side: the first ones with their history, and each by itself."""
+    """User turns of the ShareGPT conversations of the training side: each by itself, the first ones with their history, and long histories."""
+    held_out = _openings(one.turns for one in sharegpt_conversations() if one.is_evaluation)
     for conversation in sharegpt_training_conversations(say):
-        asked = 0
-        for at, message in enumerate(conversation):
-            if message["role"] == "user":
-                asked += 1
-                yield _prompt([message])
-                if 1 < asked <= MAX_TURNS:
-                    yield _prompt(conversation[: at + 1])
+        if held_out.isdisjoint(_openings([[(one["role"], one["content"]) for one in conversation]])):
+            yield from _turns(conversation)
+
+
+def _turns(conversation: Sequence[Message]) -> Iterator[Prompt]:
+    asked = chars = longest = 0
+    for at, message in enumerate(conversation):
+        chars += len(message["content"])
+        if message["role"] == "user":
+            asked += 1
+            yield _prompt([message])
+            grown = chars >= max(LONG_CHARS, LONG_GROWTH * longest)
+            if asked > 1 and (asked <= MAX_TURNS or grown):
+                longest = chars if grown else longest
+                yield _prompt(conversation[: at + 1])
+
+
+def _openings(conversations: Iterable[Sequence[tuple[str, str]]]) -> set[str]:
+    """How the long turns of either role begin: who asks the same at length, or got the same long answer, counts as measured with."""
+    folded = (" ".join(text.split()) for turns in conversations for _, text in turns if len(text) >= SAME_CHARS)
+    return {text[:SAME_CHARS] for text in folded if len(text) >= SAME_CHARS}
 
 
 def python_functions(say: Say) -> Iterator[Prompt]:
@@ -117,14 +138,18 @@ def _source(name: str, say: Say) -> Iterator[Prompt]:
 
 
 def evaluation_keys(say: Say = silent) -> dict[str, str]:
-    """Keys of all prompts that chapters measure with, and their dataset."""
+    """Keys of all prompts that chapters measure with, and their dataset; of ShareGPT's conversations those of each user turn."""
     keys: dict[str, str] = {}
-    for name, read in (("sharegpt", sharegpt), ("humaneval", humaneval), ("mtbench", mtbench), ("gsm8k", gsm8k)):
+    for name, read in (("sharegpt", _sharegpt_keys), ("humaneval", humaneval), ("mtbench", mtbench), ("gsm8k", gsm8k)):
         try:
-            keys |= {prompt.key: name for prompt in read(say)}
+            keys |= {one if isinstance(one, str) else one.key: name for one in read(say)}
         except AssetError as error:
             say(f"{name} isn't here, so no training prompt can be compared with it ({error})")
     return keys
+
+
+def _sharegpt_keys(say: Say) -> Iterable[str]:
+    return sharegpt.evaluation_keys()
 
 
 def overlap(one: TrainingPrompt, measured: Mapping[str, str]) -> set[str]:

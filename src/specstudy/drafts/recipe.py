@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -10,6 +10,14 @@ from specstudy.catalog.models import StrictModel
 from specstudy.errors import ConfigError
 
 HeadMethod = Literal["eagle3", "eagle3.1", "peagle"]
+
+
+class RowShape(NamedTuple):
+    """Shape of a batch: rows, tokens a row, anchors a row."""
+
+    rows: int
+    tokens: int
+    anchors: int
 
 
 class Recipe(StrictModel):
@@ -33,11 +41,15 @@ class Recipe(StrictModel):
     drop_floor: float = Field(default=0.2, ge=0, le=1, description="peagle: least share of anchors kept")
     hard_share: float = Field(default=0.5, ge=0, le=1, description="share of the target's own argmax in the label; the rest is its distribution")
     learning_rate: float = Field(default=1e-3, gt=0)
-    warmup_share: float = Field(default=0.03, ge=0, lt=1)
+    warmup_steps: int = Field(default=200, ge=1, description="at most a thirtieth of `steps`; not of the time, part of which is compiling")
     weight_decay: float = Field(default=0.01, ge=0)
     row_tokens: int = Field(default=1536, ge=32, description="length of a training row; a longer conversation is cut")
     rows: int = Field(default=11, ge=1, description="rows of a step")
-    max_prompt_tokens: int = Field(default=1100, ge=8)
+    max_prompt_tokens: int = Field(default=1100, ge=8, description="longer prompts go into long rows, if there are any")
+    long_row_tokens: int | None = Field(default=None, ge=32, description="length of the rows of long prompts; None: there are none")
+    long_rows: int = Field(default=3, ge=1, description="rows of a step on long prompts")
+    long_every: int = Field(default=4, ge=2, description="one step of so many is on long prompts")
+    max_long_prompts: int | None = Field(default=6_000, ge=1, description="take no more long prompts than this")
     max_answer_tokens: int = Field(default=400, ge=1)
     temperatures: tuple[float, ...] = Field(default=(0.0, 0.7), min_length=1, description="each prompt is answered once at each")
     max_prompts: int | None = Field(default=15_000, ge=1, description="take no more prompts than this, in the order of their hashes")
@@ -50,9 +62,27 @@ class Recipe(StrictModel):
     def _ends(self) -> Recipe:
         if self.steps is None and self.minutes is None:
             raise ConfigError("steps", None, "steps or minutes: training has to end")
+        if self.long_row_tokens is not None and self.max_long_prompt_tokens <= self.max_prompt_tokens:
+            least = self.max_prompt_tokens + self.max_answer_tokens + 1
+            raise ConfigError("long_row_tokens", self.long_row_tokens, f"at least {least}: the longest short prompt, its answer and one token more")
         if self.method != "peagle" and self.layers != 1:
             raise ConfigError("layers", self.layers, f"1: {self.method} drafts with one layer, token after token")
         return self
+
+    @property
+    def max_long_prompt_tokens(self) -> int:
+        """Longest prompt of all: what a long row has room for beside an answer."""
+        return self.max_prompt_tokens if self.long_row_tokens is None else self.long_row_tokens - self.max_answer_tokens
+
+    @property
+    def shape(self) -> RowShape:
+        """Of a step on short prompts. Answers fill more than half of such a row."""
+        return RowShape(self.rows, self.row_tokens, self.row_tokens // 2)
+
+    @property
+    def long_shape(self) -> RowShape | None:
+        """Of a step on long prompts, whose answers are an eighth of the row at most, as a rule."""
+        return None if self.long_row_tokens is None else RowShape(self.long_rows, self.long_row_tokens, self.long_row_tokens // 8)
 
     @property
     def switches(self) -> dict[str, bool]:
@@ -62,11 +92,13 @@ class Recipe(StrictModel):
         return {"fc_norm": self.method == "peagle", "norm_output": False}
 
 
+# A step on long rows has as many tokens as one on short rows and a third of the anchors; in place of their loss the target's attention takes time.
+_LONG: dict[str, object] = {"long_row_tokens": 6144}
 # "tiny" trains in a few minutes on two cores: enough to see the loss fall and the head load, useless as a draft.
 _FULL: dict[str, dict[str, object]] = {
     "eagle3": {"layers": 1, "intermediate_size": 3072, "depth": 7, "minutes": 5},
     "eagle3.1": {"layers": 1, "intermediate_size": 3072, "depth": 7, "minutes": 5},
-    "peagle": {"layers": 4, "intermediate_size": 1536, "depth": 8, "minutes": 5},
+    "peagle": {"layers": 4, "intermediate_size": 1536, "depth": 8, "minutes": 5, "long_every": 8},
 }
 _TINY: dict[str, object] = {
     "intermediate_size": 256,
@@ -81,7 +113,7 @@ _TINY: dict[str, object] = {
     "steps": 12,
     "minutes": None,
 }
-SETTINGS: dict[str, dict[str, object]] = {"full": {}, "tiny": _TINY}
+SETTINGS: dict[str, dict[str, object]] = {"full": _LONG, "tiny": _TINY}
 
 
 def recipe_for(method: str, setting: str = "full", **changes: object) -> Recipe:

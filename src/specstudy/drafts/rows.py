@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from specstudy.drafts.answers import Conversation
 from specstudy.drafts.head import Batch
-from specstudy.drafts.recipe import Recipe
+from specstudy.drafts.recipe import Recipe, RowShape
 
 VALIDATION_SHARE = 0.015
 # How many open rows a conversation may choose from; more waste less and mix less.
@@ -49,34 +50,87 @@ def pack(conversations: Sequence[Conversation], row_tokens: int, seed: int) -> l
     return full + [row for _, row in open_rows]
 
 
-def batch_of(
-    conversations: Sequence[Conversation], rows: Sequence[Sequence[int]], recipe: Recipe, generator: np.random.Generator, most: int | None = None
-) -> Batch:
-    """The tensors of some rows. Anchors come in random order, at most `most` a row, by default half as many as it has tokens.
+def batch_of(conversations: Sequence[Conversation], rows: Sequence[Sequence[int]], shape: RowShape, generator: np.random.Generator) -> Batch:
+    """The tensors of some rows. Anchors come in random order, at most `shape.anchors` a row.
 
-    There are always `recipe.rows` rows, the last ones empty if there are too few: a GPU replays what was recorded for one shape.
+    There are always `shape.rows` rows, the last ones empty if there are too few: a GPU replays what was recorded for one shape.
     """
-    shape, most = (max(len(rows), recipe.rows), recipe.row_tokens), most or recipe.row_tokens // 2
-    ids, docs, positions = np.zeros(shape, np.int64), np.full(shape, -1, np.int32), np.zeros(shape, np.int64)
-    anchors, counts = np.zeros((shape[0], most), np.int64), np.zeros((shape[0], most), bool)
+    size = (max(len(rows), shape.rows), shape.tokens)
+    ids, docs, positions = np.zeros(size, np.int64), np.full(size, -1, np.int32), np.zeros(size, np.int64)
+    anchors, counts = np.zeros((size[0], shape.anchors), np.int64), np.zeros((size[0], shape.anchors), bool)
     for number, row in enumerate(rows):
         start, found = 0, [np.zeros(0, np.int64)]
         for doc, index in enumerate(row):
             one = conversations[index]
-            tokens = np.concatenate([one.prompt, one.answer])[: recipe.row_tokens]
+            tokens = np.concatenate([one.prompt, one.answer])[: shape.tokens]
             end = start + len(tokens)
             ids[number, start:end], docs[number, start:end], positions[number, start:end] = tokens, doc, np.arange(len(tokens))
             # The engine first drafts after the prompt's last token; the last label is the answer's last token.
             found.append(np.arange(start + len(one.prompt) - 1, end - 2))
             start = end
-        chosen = generator.permutation(np.concatenate(found))[:most]
+        chosen = generator.permutation(np.concatenate(found))[: shape.anchors]
         anchors[number, : len(chosen)], counts[number, : len(chosen)] = chosen, True
     return Batch(*(torch.from_numpy(values) for values in (ids, docs, positions, anchors, counts)))
 
 
-def draft_vocabulary(conversations: Sequence[Conversation], size: int, vocab_size: int) -> tuple[torch.Tensor, float, int]:
-    """([size] rising token ids most frequent in the answers, share of answer tokens that they cover, the token that occurs least)."""
-    counts = np.bincount(np.concatenate([one.answer for one in conversations]), minlength=vocab_size)
-    everywhere = counts + np.bincount(np.concatenate([one.prompt for one in conversations]), minlength=vocab_size)
+def by_length(conversations: Sequence[Conversation], recipe: Recipe) -> tuple[list[Conversation], list[Conversation]]:
+    """(those for rows, those for long rows): long is a prompt above `max_prompt_tokens`. Without long rows there is one kind."""
+    if recipe.long_shape is None:
+        return list(conversations), []
+    short = [one for one in conversations if len(one.prompt) <= recipe.max_prompt_tokens]
+    return short, [one for one in conversations if len(one.prompt) > recipe.max_prompt_tokens]
+
+
+def training_batches(conversations: Sequence[Conversation], recipe: Recipe, done: int) -> Iterator[Batch]:
+    """Batches without end, from step `done` on; every `long_every`-th is of long rows while there are both kinds."""
+    short, long = by_length(conversations, recipe)
+    long_before = done // recipe.long_every if short and long else done if long else 0
+    kinds = []
+    if short:
+        kinds.append(_stream(short, recipe.shape, recipe.seed, done - long_before))
+    if long and recipe.long_shape is not None:
+        kinds.append(_stream(long, recipe.long_shape, recipe.seed, long_before))
+    step = done
+    while True:
+        step += 1
+        yield next(kinds[-1] if step % recipe.long_every == 0 else kinds[0])
+
+
+def _stream(conversations: Sequence[Conversation], shape: RowShape, seed: int, done: int) -> Iterator[Batch]:
+    """Batches of one shape, epoch after epoch, the first `done` left out."""
+    step, epoch = 0, 0
+    while True:
+        rows = pack(conversations, shape.tokens, seed + epoch)
+        order = np.random.default_rng(seed + epoch).permutation(len(rows))
+        for first in range(0, max(1, len(rows) - shape.rows + 1), shape.rows):
+            chosen = [rows[at] for at in order[first : first + shape.rows]]
+            if step >= done:
+                yield batch_of(conversations, chosen, shape, np.random.default_rng([seed, step]))
+            step += 1
+        epoch += 1
+
+
+def validation_batches(conversations: Sequence[Conversation], shape: RowShape, seed: int) -> list[Batch]:
+    """At most four batches in which every place of an answer is an anchor."""
+    rows = pack(conversations, shape.tokens, seed)[: 4 * shape.rows]
+    most = max((sum(len(conversations[index].answer) for index in row) for row in rows), default=1)
+    every = shape._replace(anchors=min(most, shape.tokens))
+    return [batch_of(conversations, rows[first : first + shape.rows], every, np.random.default_rng(seed)) for first in range(0, len(rows), shape.rows)]
+
+
+def draft_vocabulary(conversations: Sequence[Conversation], size: int, vocab_size: int) -> tuple[torch.Tensor, int]:
+    """([size] rising token ids most frequent in the answers, the token that occurs least anywhere)."""
+    counts = _counts([one.answer for one in conversations], vocab_size)
+    everywhere = counts + _counts([one.prompt for one in conversations], vocab_size)
     chosen = np.sort(np.argsort(-counts, kind="stable")[:size])
-    return torch.from_numpy(chosen.astype(np.int64)), float(counts[chosen].sum() / counts.sum()), int(everywhere.argmin())
+    return torch.from_numpy(chosen.astype(np.int64)), int(everywhere.argmin())
+
+
+def covered(conversations: Sequence[Conversation], draft_vocab: torch.Tensor) -> float:
+    """Share of the answers' tokens that are in a draft vocabulary [V]."""
+    counts = _counts([one.answer for one in conversations], int(draft_vocab.max()) + 1)
+    return float(counts[draft_vocab.numpy()].sum() / counts.sum())
+
+
+def _counts(texts: Sequence[np.ndarray[Any, Any]], vocab_size: int) -> np.ndarray[Any, Any]:
+    return np.bincount(np.concatenate(texts), minlength=vocab_size)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from specstudy.catalog.assets import Say
 from specstudy.drafts.answers import Conversation
-from specstudy.drafts.head import CHUNK, Batch, depth_states, output_rows
+from specstudy.drafts.head import CHUNK, Batch, MaskedPlaces, depth_states, output_rows
 from specstudy.drafts.recipe import Recipe
-from specstudy.drafts.rows import batch_of, pack
+from specstudy.drafts.rows import by_length, training_batches, validation_batches
 from specstudy.drafts.step import Stepper, precision, target_states
 from specstudy.errors import AssetError, StoreWriteError
 
@@ -43,11 +43,10 @@ class Progress:
         return min(1.0, max(steps, minutes))
 
 
-def learning_rate(recipe: Recipe, share: float) -> float:
-    """Linear warm-up, then a cosine down to a twentieth."""
-    if share < recipe.warmup_share:
-        return recipe.learning_rate * (share + 0.1 * recipe.warmup_share) / (1.1 * recipe.warmup_share)
-    return recipe.learning_rate * (0.525 + 0.475 * math.cos(math.pi * (share - recipe.warmup_share) / (1 - recipe.warmup_share)))
+def learning_rate(recipe: Recipe, progress: Progress) -> float:
+    """Linear warm-up, and a straight line down to zero, which ends lower than a cosine that stops above it (arXiv 2502.15938)."""
+    warm_up = recipe.warmup_steps if recipe.steps is None else min(recipe.warmup_steps, max(1, recipe.steps // 30))
+    return recipe.learning_rate * (1 - progress.share(recipe)) * min(1.0, (progress.step + 1) / warm_up)
 
 
 def validate(head: Any, target: Any, batches: Sequence[Batch], recipe: Recipe, draft_vocab: Tensor) -> dict[str, Any]:
@@ -82,11 +81,11 @@ def walk(run: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> Iterator[in
 
 def accepted_runs(head: Any, target: Any, batch: Batch, recipe: Recipe, draft_vocab: Tensor) -> np.ndarray[Any, Any]:
     """[B, L]: how many tokens drafted from an anchor are the answer's own, one after the other; 0 where there is no anchor."""
-    kept = None if recipe.method != "peagle" else [batch.anchors.shape[1]] * recipe.depth
+    masked = MaskedPlaces.of([batch.anchors.shape[1]] * recipe.depth, batch.ids.device) if recipe.method == "peagle" else None
     rows = output_rows(head)
     with torch.no_grad(), precision(batch.ids.device):
         alive, run = batch.counts, torch.zeros_like(batch.anchors)
-        for depth, state in enumerate(depth_states(head, batch, target_states(target, batch, head.target_layer_ids).aux, kept)):
+        for depth, state in enumerate(depth_states(head, batch, target_states(target, batch, head.target_layer_ids).aux, masked)):
             at, there = batch.label_at(depth)
             best = torch.cat([(part @ rows.to(part.dtype).T).argmax(-1) for part in torch.split(state.flatten(0, 1), CHUNK)]).view_as(at)
             alive = alive & there & (draft_vocab[best] == batch.ids.gather(1, at + 1))
@@ -97,35 +96,65 @@ def accepted_runs(head: Any, target: Any, batch: Batch, recipe: Recipe, draft_vo
 
 
 def train(
-    head: Any, target: Any, conversations: tuple[list[Conversation], list[Conversation]], draft_vocab: Tensor, recipe: Recipe, checkpoint: Path, say: Say
+    head: Any,
+    target: Any,
+    conversations: tuple[list[Conversation], list[Conversation]],
+    draft_vocab: Tensor,
+    recipe: Recipe,
+    checkpoint: Path,
+    say: Say,
+    started_from: str | None = None,
 ) -> Progress:
     """Train until the recipe's budget is spent, from the checkpoint when there is one, which is also written when training is stopped.
 
-    Raises AssetError when the loss is no longer a number.
+    started_from: SHA-256 of the weights that `head` began with, if they are another head's. Raises AssetError when the loss is no
+    longer a number, and for a checkpoint of another recipe or another beginning.
     """
     device = next(target.parameters()).device
     stepper = Stepper(head, target, recipe, say)
-    progress = _restore(checkpoint, head, stepper.optimizer, recipe, say)
-    validation = [batch.to(device) for batch in _validation_batches(conversations[1], recipe)]
-    draft_vocab = draft_vocab.to(device)
+    progress = _restore(checkpoint, head, stepper.optimizer, recipe, started_from, say)
+
+    def keep() -> None:
+        _keep(checkpoint, head, stepper.optimizer, progress, recipe, started_from)
+
+    check = _Check(head, target, conversations[1], recipe, draft_vocab.to(device))
     meter = _Meter(progress, recipe, say)
-    batches = _batches(conversations[0], recipe, progress.step)
+    batches = training_batches(conversations[0], recipe, progress.step)
     try:
         while progress.share(recipe) < 1:
             batch = next(batches)
-            loss = stepper.step(batch, learning_rate(recipe, progress.share(recipe)))
+            loss = stepper.step(batch, learning_rate(recipe, progress))
             if meter.count(loss, int((batch.docs >= 0).sum())):
-                meter.validated(validate(head, target, validation, recipe, draft_vocab))
-                _keep(checkpoint, head, stepper.optimizer, progress, recipe)
+                meter.validated(check())
+                keep()
         if not progress.validation or progress.validation[-1]["step"] != progress.step:
-            meter.validated(validate(head, target, validation, recipe, draft_vocab))
+            meter.validated(check())
     except AssetError:
         raise  # the loss is no number: what is on disk stays as it was
     except BaseException:
-        _keep(checkpoint, head, stepper.optimizer, progress, recipe)
+        keep()
         raise
-    _keep(checkpoint, head, stepper.optimizer, progress, recipe)
+    keep()
     return progress
+
+
+class _Check:
+    """Validation on answers that training doesn't see: those of short prompts, and beside them those of long ones."""
+
+    def __init__(self, head: Any, target: Any, conversations: list[Conversation], recipe: Recipe, draft_vocab: Tensor) -> None:
+        self._given = head, target, recipe, draft_vocab
+        self._batches: list[list[Batch]] = []
+        for told, shape in zip(by_length(conversations, recipe), (recipe.shape, recipe.long_shape), strict=True):
+            batches = validation_batches(told, shape, recipe.seed) if shape is not None else []
+            self._batches.append([batch.to(draft_vocab.device) for batch in batches])
+
+    def __call__(self) -> dict[str, Any]:
+        """The fields of a card's `Validation`, but the step."""
+        head, target, recipe, draft_vocab = self._given
+        short, long = (validate(head, target, batches, recipe, draft_vocab) if batches else None for batches in self._batches)
+        if short is None or long is None:
+            return short or long or {"accuracy_per_position": [], "expected_acceptance_length": 1.0}
+        return {**short, "long_acceptance_length": long["expected_acceptance_length"]}
 
 
 class _Meter:
@@ -176,34 +205,16 @@ class _Meter:
         last = {"step": self._progress.step, **found}
         self._progress.validation.append(last)
         accuracy = " ".join(f"{share:.2f}" for share in last["accuracy_per_position"])
-        self._say(f"step {last['step']:,}: accepted at each position {accuracy}; acceptance length {last['expected_acceptance_length']:.3f}")
+        long = f", {last['long_acceptance_length']:.3f} behind long prompts" if "long_acceptance_length" in last else ""
+        self._say(f"step {last['step']:,}: accepted at each position {accuracy}; acceptance length {last['expected_acceptance_length']:.3f}{long}")
 
 
-def _batches(conversations: Sequence[Conversation], recipe: Recipe, done: int) -> Iterator[Batch]:
-    """Batches without end, from step `done` on."""
-    step, epoch = 0, 0
-    while True:
-        rows = pack(conversations, recipe.row_tokens, recipe.seed + epoch)
-        order = np.random.default_rng(recipe.seed + epoch).permutation(len(rows))
-        for first in range(0, max(1, len(rows) - recipe.rows + 1), recipe.rows):
-            chosen = [rows[at] for at in order[first : first + recipe.rows]]
-            if step >= done:
-                yield batch_of(conversations, chosen, recipe, np.random.default_rng([recipe.seed, step]))
-            step += 1
-        epoch += 1
-
-
-def _validation_batches(conversations: Sequence[Conversation], recipe: Recipe) -> list[Batch]:
-    rows = pack(conversations, recipe.row_tokens, recipe.seed)[: 4 * recipe.rows]
-    groups = [rows[first : first + recipe.rows] for first in range(0, len(rows), recipe.rows)]
-    return [batch_of(conversations, group, recipe, np.random.default_rng(recipe.seed), most=recipe.row_tokens) for group in groups]
-
-
-def _keep(path: Path, head: Any, optimizer: torch.optim.Optimizer, progress: Progress, recipe: Recipe) -> None:
+def _keep(path: Path, head: Any, optimizer: torch.optim.Optimizer, progress: Progress, recipe: Recipe, started_from: str | None) -> None:
     partial = path.with_suffix(".partial")
     learned = {name: parameter for name, parameter in head.named_parameters() if parameter.requires_grad}
+    whole = {"head": learned, "optimizer": optimizer.state_dict(), "progress": vars(progress), "recipe": recipe.model_dump(), "started_from": started_from}
     try:
-        torch.save({"head": learned, "optimizer": optimizer.state_dict(), "progress": vars(progress), "recipe": recipe.model_dump()}, partial)
+        torch.save(whole, partial)
         partial.replace(path)
     except (OSError, RuntimeError) as error:  # torch gives a full disk as a RuntimeError
         partial.unlink(missing_ok=True)
@@ -211,7 +222,7 @@ def _keep(path: Path, head: Any, optimizer: torch.optim.Optimizer, progress: Pro
         raise StoreWriteError(f"the checkpoint {path} can't be written ({str(error).splitlines()[0]}); {there}") from error
 
 
-def _restore(path: Path, head: Any, optimizer: torch.optim.Optimizer, recipe: Recipe, say: Say) -> Progress:
+def _restore(path: Path, head: Any, optimizer: torch.optim.Optimizer, recipe: Recipe, started_from: str | None, say: Say) -> Progress:
     if not path.exists():
         return Progress()
     try:
@@ -222,6 +233,8 @@ def _restore(path: Path, head: Any, optimizer: torch.optim.Optimizer, recipe: Re
     same = {name: value for name, value in kept["recipe"].items() if name not in budget}
     if same != recipe.model_dump(exclude=budget):
         raise AssetError(f"{path} is the checkpoint of another recipe; choose another name with --out, or remove it to begin anew; the answers stay")
+    if kept.get("started_from") != started_from:
+        raise AssetError(f"{path} is the checkpoint of a training with another --from; choose another name with --out, or remove it to begin anew")
     head.load_state_dict(kept["head"], strict=False)
     optimizer.load_state_dict(kept["optimizer"])
     progress = Progress(**kept["progress"])

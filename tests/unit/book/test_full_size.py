@@ -41,7 +41,7 @@ def test_both_readings_of_the_bandwidth_limit() -> None:
     """By hand: a step that reads 16 bits of lm_head and 8 of each other weight, against all weights that were loaded."""
     table = figures.two_limits_table(cell_shares(open_full_size("03_baseline").cells))
     assert isinstance(table, figures.Table)
-    (limits,) = (json.loads(path.read_text()) for path in (recorded_dir() / PROFILE).glob("limits-*.json") if lines("03_baseline")[0]["allocation"] in path.name)
+    limits = json.loads((recorded_dir() / PROFILE / f"limits-{lines('03_baseline')[0]['allocation']}.json").read_text())
     linear = 80 * (8192 * (8192 + 2 * 1024) + 8192 * 8192 + 3 * 8192 * 28672)
     head = 128256 * 8192
     read = (linear + 2 * head) / max(max(rates) for rates in limits["read_bytes_per_s"].values()) * 1e3

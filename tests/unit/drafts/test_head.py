@@ -13,11 +13,11 @@ from speculators.models.peagle.data import generate_cod_sample_indices
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specstudy.drafts.answers import Conversation
-from specstudy.drafts.head import CHUNK, Batch, build_head, chain_attention, depth_states, frozen_rows_loss, start_from_target, trainable
-from specstudy.drafts.recipe import Recipe, recipe_for
-from specstudy.drafts.rows import batch_of, draft_vocabulary, pack, split
+from specstudy.drafts.head import CHUNK, Batch, MaskedPlaces, build_head, chain_attention, depth_states, frozen_rows_loss, start_from_target, trainable
+from specstudy.drafts.recipe import Recipe, RowShape, recipe_for
+from specstudy.drafts.rows import batch_of, covered, draft_vocabulary, pack, split
 from specstudy.drafts.step import kept_anchors, target_states
-from specstudy.drafts.training import learning_rate
+from specstudy.drafts.training import Progress, learning_rate
 
 HIDDEN, VOCAB, ROW = 48, 300, 40
 
@@ -59,6 +59,10 @@ def rows(count: int) -> Batch:
     return Batch(torch.randint(1, VOCAB, (1, ROW), generator=generator), docs, positions, anchors, torch.ones_like(anchors, dtype=torch.bool))
 
 
+def masked(*kept: int) -> MaskedPlaces:
+    return MaskedPlaces.of(kept, torch.device("cpu"))
+
+
 def library_states(head: Any, batch: Batch, aux: torch.Tensor, **arguments: Any) -> list[torch.Tensor]:
     """What the library's own forward pass gives its output rows, call after call."""
     seen: list[torch.Tensor] = []
@@ -86,7 +90,7 @@ def test_drafting_all_at_once_is_the_librarys(target_folder: Path) -> None:
     batch, aux = rows(36), torch.randn(1, ROW, 3 * HIDDEN)
     learned_from = torch.zeros(1, ROW)
     learned_from[0, 3:20] = learned_from[0, 26:34] = 1
-    mine = depth_states(head, batch, aux, [36] * 4)
+    mine = depth_states(head, batch, aux, masked(36, 36, 36, 36))
     torch.manual_seed(3)
     theirs = library_states(head, batch, aux, loss_mask=learned_from, num_depths=4)[0]
     torch.manual_seed(3)
@@ -101,7 +105,7 @@ def test_drafting_all_at_once_is_the_librarys(target_folder: Path) -> None:
 def test_dropped_anchors_change_nothing_for_the_kept(target_folder: Path) -> None:
     head, _ = head_of("peagle", target_folder)
     batch, aux = rows(36), torch.randn(1, ROW, 3 * HIDDEN)
-    whole, dropped = depth_states(head, batch, aux, [36] * 4), depth_states(head, batch, aux, [36, 25, 17, 12])
+    whole, dropped = depth_states(head, batch, aux, masked(36, 36, 36, 36)), depth_states(head, batch, aux, masked(36, 25, 17, 12))
     for full, part in zip(whole, dropped, strict=True):
         torch.testing.assert_close(full[:, : part.shape[1]], part, atol=1e-5, rtol=1e-5)
 
@@ -109,7 +113,14 @@ def test_dropped_anchors_change_nothing_for_the_kept(target_folder: Path) -> Non
 def test_kept_anchors_follow_ratio_and_floor() -> None:
     # 0.7, 0.49, 0.343, 0.2401, 0.16807 -> floor 0.2, … of 1000, as P-EAGLE drops them.
     assert kept_anchors(recipe_for("peagle", depth=7), 1000) == [1000, 700, 490, 343, 240, 200, 200]
-    assert kept_anchors(recipe_for("eagle3"), 1000) is None
+
+
+def test_a_masked_position_sees_its_anchors_up_to_itself() -> None:
+    places = masked(3, 3, 2, 1)  # S: depth 1 of anchors 0, 1, 2; depth 2 of 0, 1; depth 3 of 0
+    assert places.anchor.tolist() == [0, 1, 2, 0, 1, 0]
+    assert places.depth.tolist() == [1, 1, 1, 2, 2, 3]
+    visible = [[int(at) for at, seen in zip(ats, row, strict=True) if seen] for ats, row in zip(places.before, places.seen, strict=True)]
+    assert visible == [[0], [1], [2], [0, 3], [1, 4], [0, 3, 5]]
 
 
 def test_attention_is_the_librarys_where_there_is_no_chain() -> None:
@@ -199,8 +210,7 @@ def talk(prompt: int, answer: int, start: int = 0, temperature: float = 0.0) -> 
 
 
 def test_anchors_are_the_places_from_which_the_engine_drafts() -> None:
-    recipe = recipe_for("eagle3", "tiny", row_tokens=32)
-    batch = batch_of([talk(5, 6), talk(3, 4, 50)], [[0, 1]], recipe, np.random.default_rng(0))
+    batch = batch_of([talk(5, 6), talk(3, 4, 50)], [[0, 1]], RowShape(1, 32, 16), np.random.default_rng(0))
     # First document: 11 tokens, prompt 0 to 4. First draft after token 5 is known: anchor 4. Last label is token 10: anchor 8.
     # Second document: tokens 11 to 17, prompt 11 to 13: anchors 13 to 15.
     assert sorted(batch.anchors[batch.counts].tolist()) == [4, 5, 6, 7, 8, 13, 14, 15]
@@ -228,14 +238,20 @@ def test_answers_to_one_prompt_stay_on_one_side() -> None:
 
 def test_the_draft_vocabulary_holds_the_answers_most_frequent_tokens() -> None:
     answers = np.array([7] * 5 + [2] * 4 + [9] * 3 + [1], dtype=np.int32)
-    vocabulary, covered, rarest = draft_vocabulary([Conversation("test", 0.0, np.array([0, 3], dtype=np.int32), answers)], 3, 10)
+    told = [Conversation("test", 0.0, np.array([0, 3], dtype=np.int32), answers)]
+    vocabulary, rarest = draft_vocabulary(told, 3, 10)
     assert vocabulary.tolist() == [2, 7, 9]
-    assert covered == pytest.approx(12 / 13)
+    assert covered(told, vocabulary) == pytest.approx(12 / 13)
     assert rarest == 4  # the first that occurs nowhere
 
 
 def test_learning_rate_rises_and_falls() -> None:
-    recipe = recipe_for("eagle3", learning_rate=1e-3)
-    assert learning_rate(recipe, recipe.warmup_share) == pytest.approx(1e-3)
-    assert learning_rate(recipe, 1.0) == pytest.approx(5e-5)
-    assert learning_rate(recipe, 0.0) < 2e-4
+    recipe = recipe_for("eagle3", learning_rate=1e-3, minutes=10)
+    at = [learning_rate(recipe, Progress(step=step, seconds=seconds)) for step, seconds in ((0, 0), (99, 60), (199, 60), (900, 300), (1800, 600))]
+    # Step 1 and step 100 of 200 of the warm-up, its end after a minute of ten, half the time, all of it.
+    assert at == pytest.approx([5e-6, 0.5 * 0.9e-3, 0.9e-3, 0.5e-3, 0])
+
+
+def test_a_short_training_warms_up_for_a_thirtieth_of_its_steps() -> None:
+    recipe = recipe_for("eagle3", learning_rate=1e-3, steps=60)
+    assert [learning_rate(recipe, Progress(step=step)) for step in (0, 1, 30, 60)] == pytest.approx([0.5e-3, 59 / 60 * 1e-3, 0.5e-3, 0])

@@ -18,7 +18,7 @@ from specstudy.catalog.assets import silent
 from specstudy.drafts.answers import Conversation
 from specstudy.drafts.head import build_head, depth_states, output_rows, start_from_target, trainable
 from specstudy.drafts.pipeline import check_fits, command_line, exported
-from specstudy.drafts.recipe import Recipe, recipe_for
+from specstudy.drafts.recipe import Recipe, RowShape, recipe_for
 from specstudy.drafts.rows import batch_of
 from specstudy.drafts.step import target_states
 from specstudy.drafts.training import Progress, accepted_runs, train, walk
@@ -91,11 +91,11 @@ class _Interrupt:
 @pytest.mark.parametrize("method", ["eagle3", "eagle3.1"])
 def test_training_that_was_stopped_goes_on(method: str, folder: Path, told: list[Conversation], tmp_path: Path) -> None:
     """Eight steps at once, or stopped on the way and gone on with, end in the same weights."""
-    straight, whole = trained(folder, told, recipe_of(method, steps=8, warmup_share=0.0), tmp_path / "whole.pt")
+    straight, whole = trained(folder, told, recipe_of(method, steps=8), tmp_path / "whole.pt")
     interrupted = _Interrupt(after=4)
 
     target = LlamaForCausalLM.from_pretrained(folder).eval().requires_grad_(False)
-    recipe = recipe_of(method, steps=8, warmup_share=0.0)
+    recipe = recipe_of(method, steps=8)
     torch.manual_seed(recipe.seed)
     head = build_head(recipe, folder, VOCABULARY, 3)
     start_from_target(head, target, 1.0)
@@ -162,7 +162,7 @@ def test_what_is_accepted_along_an_answer_is_what_drafting_for_real_accepts(fold
     recipe = recipe_of("eagle3.1", steps=40)
     head, _ = trained(folder, told, recipe, tmp_path / "head.pt")
     target = LlamaForCausalLM.from_pretrained(folder).eval()
-    whole = batch_of(told[:1], [[0]], recipe_of("eagle3.1", rows=1), np.random.default_rng(0), most=48)
+    whole = batch_of(told[:1], [[0]], RowShape(1, 48, 48), np.random.default_rng(0))
     runs = accepted_runs(head, target, whole, recipe, VOCABULARY)[0]
     answer = np.concatenate([told[0].prompt, told[0].answer])
     places = sorted(whole.anchors[whole.counts].tolist())
@@ -195,10 +195,16 @@ def test_what_training_could_not_use_is_refused(changes: dict[str, Any], field: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"), [({"layers": 7}, "layers"), ({"draft_vocab_size": 65}, "draft_vocab_size"), ({"aux_layers": (1, 9)}, "aux_layers")]
+    ("changes", "field"),
+    [
+        ({"layers": 7}, "layers"),
+        ({"draft_vocab_size": 65}, "draft_vocab_size"),
+        ({"aux_layers": (1, 9)}, "aux_layers"),
+        ({"long_row_tokens": 2049}, "long_row_tokens"),
+    ],
 )
 def test_a_shape_that_the_target_has_no_room_for_is_refused(changes: dict[str, Any], field: str, folder: Path) -> None:
-    fits = {"layers": 4, "draft_vocab_size": 64, "aux_layers": (1, 3, 5)}
+    fits = {"layers": 4, "draft_vocab_size": 64, "aux_layers": (1, 3, 5), "long_row_tokens": 2048}  # a LlamaConfig has 2,048 positions
     check_fits(recipe_for("peagle", **fits), folder)
     with pytest.raises(ConfigError, match=field):
         check_fits(recipe_for("peagle", **{**fits, **changes}), folder)
