@@ -56,6 +56,7 @@ def serve(
 ) -> None:
     """Serve a profile's target with one method until Ctrl-C, as a chapter would."""
     from specstudy.catalog.materialise import target_folder
+    from specstudy.measure import check_device
     from specstudy.plan import deployment_of
     from specstudy.serving import check_files, engine_named, launch
     from specstudy.serving.server import check_port, free_port
@@ -83,6 +84,7 @@ def serve(
             print(f"{name}={shlex.quote(value)} \\")
         print(shlex.join(engine.argv(deployment, chosen or free_port())))
         return
+    check_device(found.hardware)
     log = Path("results") / found.name / "logs" / f"serve-{deployment.label}.log"
     tell(f"starting {deployment.label}; log: {log}")
     with launch(deployment, log, engine=engine.name, port=chosen, timeout_s=found.engine.start_timeout_s) as server:

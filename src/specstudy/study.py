@@ -14,6 +14,7 @@ from specstudy.analysis import group
 from specstudy.catalog import Profile, load_profile
 from specstudy.catalog.paths import recorded_dir
 from specstudy.errors import ConfigError, StudyError
+from specstudy.measure import check_device
 from specstudy.plan import Plan, check_chapter, make_plan
 from specstudy.records import BadLine, Record, RecordStore, load_records, load_requests
 from specstudy.runner import Ledger, Runner, plan_text
@@ -75,6 +76,7 @@ def run_chapter(profile: Profile, chapter: str, folder: Path, names: Sequence[st
     it is the same boot of the same machine: other records aren't comparable and are measured anew.
     Raises StudyError at the end if any cell failed.
     """
+    check_device(profile.hardware)
     plan = _checked_plan(profile, chapter, names)
     with RecordStore.writing(folder, chapter) as store:
         Runner(Ledger(plan, store.records_path), store).run()

@@ -14,6 +14,7 @@ from specstudy.catalog.materialise import target_folder
 from specstudy.deploy import drain
 from specstudy.deploy.rules import rule_groups
 from specstudy.errors import ConfigError
+from specstudy.measure import check_device
 from specstudy.plan import deployment_of
 from specstudy.progress import tell
 from specstudy.records.schema import Method
@@ -149,6 +150,9 @@ def place_of(running: Lab) -> Place:
 def run_lab(wanted: Sequence[Wanted], results: Path) -> list[ScalingRun]:
     """Run each in a lab of its own and keep it under `results`/PROFILE. Raises ConfigError before anything starts."""
     prepared, binaries = [prepare(one) for one in wanted], need()
+    for one in prepared:
+        if one.replica.server == "real":
+            check_device(load_profile(one.wanted.profile).hardware)
     runs = []
     for one in prepared:
         folder = results / load_profile(one.wanted.profile).name

@@ -3,7 +3,20 @@
 from specstudy.measure.cell import Measured, Sampling, measure, record_of
 from specstudy.measure.client import Outcome, StreamClient
 from specstudy.measure.counters import Counters, read_counters
-from specstudy.measure.gpu import gpu_identity
+from specstudy.measure.gpu import check_device, gpu_identity
 from specstudy.measure.load import drive, run_async
 
-__all__ = ["Counters", "Measured", "Outcome", "Sampling", "StreamClient", "drive", "gpu_identity", "measure", "read_counters", "record_of", "run_async"]
+__all__ = [
+    "Counters",
+    "Measured",
+    "Outcome",
+    "Sampling",
+    "StreamClient",
+    "check_device",
+    "drive",
+    "gpu_identity",
+    "measure",
+    "read_counters",
+    "record_of",
+    "run_async",
+]

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from specstudy.errors import ConfigError
+
 INTERVAL_S = 0.1  # 10 Hz; the study's rule is 5 Hz or better
 
 
@@ -101,6 +103,16 @@ def gpu_identity() -> GpuIdentity | None:
     names = [_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
     label = names[0] if len(names) == 1 else f"{len(names)} x {names[0]}"
     return GpuIdentity(label, tuple(_text(pynvml.nvmlDeviceGetUUID(h)) for h in handles), _text(pynvml.nvmlSystemGetDriverVersion()))
+
+
+def check_device(hardware: str) -> None:
+    """Raises ConfigError for a GPU's profile where there is no GPU: vLLM itself fails only after half a minute, far from the cause."""
+    if hardware != "gpu" or gpu_identity() is not None:
+        return
+    import torch
+
+    if not torch.cuda.is_available():  # an AMD GPU is none of NVML's
+        raise ConfigError("hardware", hardware, "a GPU; NVML and torch see none here, and a profile whose hardware is cpu runs anywhere")
 
 
 def memory_clock_mhz() -> int | None:
