@@ -42,6 +42,11 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
+def pictures(cells: list[nbformat.NotebookNode]) -> int:
+    pages = (output["data"].get("text/html", "") for cell in cells for output in cell.get("outputs", []) if "data" in output)
+    return sum("data:image/png" in page for page in pages)
+
+
 def wait_gone(processes: list[psutil.Process]) -> list[psutil.Process]:
     return psutil.wait_procs(processes, timeout=30)[1]
 
@@ -63,8 +68,8 @@ def test_a_chapter_measures_and_renders(profile: Path, tmp_path: Path) -> None:
     other = [set(rows[rows["record_id"] == record.record_id]["prompt_id"]) for record in loaded.records]
     assert not other[0] & other[1], "repeats shared a prompt"
     notebook = nbformat.read(tmp_path / "out.ipynb", as_version=4)
-    html = [output["data"].get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert sum("data:image/png" in page for page in html) == 2
+    own, recorded = ([cell for cell in notebook.cells if cell.get("id", "").startswith("full-size") == full] for full in (False, True))
+    assert (pictures(own), pictures(recorded)) == (2, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
