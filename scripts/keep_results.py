@@ -27,7 +27,7 @@ def main(
     chapter: str,
     sources: Annotated[list[Path], typer.Argument(help="results folders, each with PROFILE/CHAPTER.jsonl")],
     gaps_of: Annotated[list[str], typer.Option(help="workload whose requests keep their chunk gaps")] = [],  # noqa: B006
-    gap_repeats: Annotated[int, typer.Option(help="repeats of a cell that keep them", min=1)] = 1000,
+    gap_repeats: Annotated[int | None, typer.Option(help="repeats of a cell that keep them; by default all", min=1)] = None,
 ) -> None:
     """See the module's text."""
     files = [source / profile / f"{chapter}.jsonl" for source in sources]
@@ -36,7 +36,7 @@ def main(
         raise SystemExit(f"not kept: {bad}")
     records = [record for one in loaded for record in one.records]
     kept = {record.record_id for record in records}
-    with_gaps = {record.record_id for record in records if record.workload in gaps_of and record.repeat < gap_repeats}
+    with_gaps = {record.record_id for record in records if record.workload in gaps_of and (gap_repeats is None or record.repeat < gap_repeats)}
     requests = pa.concat_tables([load_requests(path.with_suffix(".requests.parquet")) for path in files])
     requests = requests.filter(pc.is_in(requests["record_id"], pa.array(sorted(kept))))
     keeps = pc.is_in(requests["record_id"], pa.array(sorted(with_gaps), pa.string()))

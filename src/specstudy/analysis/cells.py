@@ -121,7 +121,7 @@ def group(records: Sequence[Record], requests: pa.Table) -> list[Cell]:
     by_key: dict[tuple[Variant, Load], dict[str, list[Record]]] = {}
     for record in good:
         if record.allocation in together:
-            by_key.setdefault((_variant(record), _load(record)), {}).setdefault(record.allocation, []).append(record)
+            by_key.setdefault((variant_of(record), _load(record)), {}).setdefault(record.allocation, []).append(record)
     chosen = {key: _newest(found) for key, found in by_key.items()}
     wanted = {allocation for (variant, _), allocation in chosen.items() if variant.method != "none"}
     frame = requests.to_pandas()
@@ -162,7 +162,8 @@ def side_by_side(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _variant(record: Record) -> Variant:
+def variant_of(record: Record) -> Variant:
+    """What a record's server served."""
     return Variant(record.method, record.draft, record.num_speculative_tokens, record.engine_variant)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specstudy.analysis.cells import Cell, with_baseline
-from specstudy.analysis.decode import decode_throughput
+from specstudy.analysis.decode import decode_throughputs
 from specstudy.catalog.published import PublishedAcceptance, published_acceptance
 
 
@@ -29,19 +29,20 @@ class Elsewhere:
 def elsewhere(cells: Sequence[Cell]) -> list[Elsewhere]:
     """One for each cell with an imposed, published length and each data set that its head was published for at the same K, its own too."""
     rows = published_acceptance()
+    rates = {id(one.cell): one.tokens_per_s.estimate for one in decode_throughputs(cells)}
     found = []
     for cell, baseline in with_baseline(cells):
-        rate, plain = decode_throughput(cell), decode_throughput(baseline)
+        rate, plain = rates.get(id(cell)), rates.get(id(baseline))
         whole, plain_whole = cell.interval("output_tokens_per_s"), baseline.interval("output_tokens_per_s")
         counted = cell.interval("acceptance_length")
         family = _family(cell)
         if family is None or rate is None or plain is None or whole is None or plain_whole is None or counted is None:
             continue
-        rest = 1 / whole.estimate - 1 / rate.tokens_per_s.estimate
+        rest = 1 / whole.estimate - 1 / rate
         for row in rows:
             if row.id.startswith(f"{family}/") and row.num_speculative_tokens == cell.variant.num_speculative_tokens:
-                decode = rate.tokens_per_s.estimate * row.acceptance_length / counted.estimate
-                found.append(Elsewhere(cell, row, decode / plain.tokens_per_s.estimate, 1 / (rest + 1 / decode) / plain_whole.estimate))
+                decode = rate * row.acceptance_length / counted.estimate
+                found.append(Elsewhere(cell, row, decode / plain, 1 / (rest + 1 / decode) / plain_whole.estimate))
     return found
 
 

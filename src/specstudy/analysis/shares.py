@@ -46,8 +46,11 @@ class Share:
     @property
     def share(self) -> Interval:
         """Limit over measured: 1 would be a step that takes no longer than it must."""
-        least = self.limit.total_s * 1e3
-        return Interval(least / self.step_ms.estimate, least / self.step_ms.high, least / self.step_ms.low, self.step_ms.n)
+        return self.of_step(self.limit.total_s * 1e3)
+
+    def of_step(self, ms: float) -> Interval:
+        """A time in ms over the measured step's."""
+        return Interval(ms / self.step_ms.estimate, ms / self.step_ms.high, ms / self.step_ms.low, self.step_ms.n)
 
     @property
     def bound(self) -> Bound | Literal["overhead"]:

@@ -29,6 +29,10 @@ class Interval:
         """Whether `value` lies outside; False where there is no interval."""
         return self.high < value or self.low > value
 
+    def overlaps(self, other: Interval) -> bool:
+        """Whether the two have a value in common; False where one has no interval."""
+        return self.high >= other.low and self.low <= other.high
+
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """Student's t interval of a mean, unknown variance. Raises ValueError without values."""

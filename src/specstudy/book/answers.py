@@ -12,7 +12,7 @@ from specstudy.analysis.acceptance import context_ratios
 from specstudy.analysis.elsewhere import elsewhere
 from specstudy.analysis.families import families
 from specstudy.book.chapter import recorded_profiles
-from specstudy.catalog import recorded_dir
+from specstudy.book.limits import results_folder
 from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Table, Text, badge, ratio_text
 from specstudy.figures.prose import apart_text
@@ -25,7 +25,7 @@ COMPARISON, PARALLEL = "04_eagle3", "05_peagle"
 
 def answers(results_dir: str | None = None) -> Text:
     """One part for each profile with records: best method by load, P-EAGLE against EAGLE-3, 3.1 against 3."""
-    folder = Path(results_dir).resolve() if results_dir else recorded_dir()
+    folder = results_folder("recorded", results_dir)
     titles = {profile.name: profile.title for chapter in (COMPARISON, PARALLEL) for profile in recorded_profiles(chapter, folder)}
     parts = []
     for name, title in titles.items():
@@ -39,7 +39,7 @@ def answers(results_dir: str | None = None) -> Text:
 
 def recorded_table(results_dir: str | None = None) -> Table | Text:
     """Every results file: profile, chapter, evidence, machine, records, failures, the newest record's time and commit."""
-    folder = Path(results_dir).resolve() if results_dir else recorded_dir()
+    folder = results_folder("recorded", results_dir)
     rows = [row for path in sorted(folder.glob("*/*.jsonl")) if (row := _file_row(path)) is not None]
     return Table(pd.DataFrame(rows), None) if rows else Text("No records yet.")
 
@@ -89,10 +89,11 @@ def _decode_lines(cells: Sequence[Cell]) -> list[str]:
     lines = [_goal_line(best_per_load(speedups(main)))]
     if told:
         lines.append(f"Decoding alone, prompts left out: {told}.")
-    imposed = [one for one in elsewhere(main) if (one.cell.records[0].acceptance_source or "").startswith(one.row.id)]
+    published = elsewhere(main)
+    imposed = [one.row for one in published if (one.cell.records[0].acceptance_source or "").startswith(one.row.id)]
     if imposed:
-        lengths = [one.row.acceptance_length for one in elsewhere(main) if one.row.num_speculative_tokens == imposed[-1].row.num_speculative_tokens]
-        own = imposed[-1].row
+        own = imposed[-1]
+        lengths = [one.row.acceptance_length for one in published if one.row.num_speculative_tokens == own.num_speculative_tokens]
         lines.append(
             f"Acceptance is imposed: {own.acceptance_length:.2f} on {own.dataset} at K = {own.num_speculative_tokens}; for the same head {min(lengths):.2f} to "
             f"{max(lengths):.2f} were published over {len(set(lengths))} data sets, and chapter 04 shows what each would give."
@@ -102,7 +103,7 @@ def _decode_lines(cells: Sequence[Cell]) -> list[str]:
 
 def _goal_line(best: Sequence[Speedup]) -> str:
     """At which loads the study's goal is reached, may be, or isn't."""
-    named = {"reached": [], "not excluded": [], "not reached": []}  # type: dict[str, list[str]]
+    named: dict[str, list[str]] = {"reached": [], "not excluded": [], "not reached": []}
     for one in best:
         what = "reached" if one.ratio.low >= GOAL else "not reached" if one.ratio.high < GOAL else "not excluded"
         named[what].append(f"{one.cell.load.concurrency}")

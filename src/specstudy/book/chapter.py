@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specstudy.analysis import Cell, of_main_workload
+from specstudy.book.limits import results_folder
 from specstudy.book.unrecorded import unrecorded
-from specstudy.catalog import Profile, load_profile, names_in, recorded_dir
+from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Text, engine_note, source_note
 from specstudy.study import Study, open_study
@@ -37,7 +38,7 @@ def open_chapter(chapter: str, profile: str | None = None, mode: str = "recorded
     """
     if mode != "recorded":
         return _shown(open_study(chapter, profile or LIVE_DEFAULT, mode, results_dir))
-    folder = Path(results_dir).resolve() if results_dir else recorded_dir()
+    folder = results_folder("recorded", results_dir)
     name = profile or next((found.name for found in recorded_profiles(chapter, folder)), None)
     if name is None:
         return Chapter([], Text(f"*No profile has records of chapter {chapter}. Measure it with mode live.*"))
@@ -51,7 +52,7 @@ def open_chapter(chapter: str, profile: str | None = None, mode: str = "recorded
 
 def open_full_size(chapter: str, results_dir: str | None = None) -> Chapter:
     """The recorded chapter of a full-size target with random weights, beside the page's own; no cells and a note where there is none."""
-    folder = Path(results_dir).resolve() if results_dir else recorded_dir()
+    folder = results_folder("recorded", results_dir)
     found = next((profile for profile in recorded_profiles(chapter, folder) if profile.evidence == "shape" and profile.hardware == "gpu"), None)
     if found is None:
         return Chapter([], Text(f"*No full-size target has records of chapter {chapter}; how-to/shapes says how to make them.*"))

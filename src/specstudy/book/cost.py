@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specstudy.analysis import Cell, input_per_output, of_main_workload
-from specstudy.catalog import Profile, load_profile, names_in, recorded_dir
+from specstudy.book.limits import results_folder
+from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.catalog.prices import GpuPrice, gpu_prices, hosted_weights_of, middle_offer, own_price
 from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Panels, Picture, Shown, Stack, Table, Text, badge
@@ -15,7 +16,7 @@ from specstudy.figures.price import change_table, cost_picture, cost_table, pric
 from specstudy.figures.price_list import bill_table, break_even_table, gpu_price_table, token_price_picture
 from specstudy.figures.price_text import cost_lines
 from specstudy.figures.text import bullets
-from specstudy.study import LIVE_DIR, read_study
+from specstudy.study import read_study
 
 # Chapters that compare methods; the plain baseline's stands in where neither was recorded.
 COMPARING, BASELINE = ("04_eagle3", "05_peagle"), "03_baseline"
@@ -110,7 +111,7 @@ def open_costs(profile: str | None = None, mode: str = "recorded", results_dir: 
         raise ConfigError.unknown("mode", mode, ("recorded", "live"))
     if usd_per_gpu_hour is not None:
         own_price(gpu_prices(DEFAULT_GPU)[0], usd_per_gpu_hour)  # a bad price is refused before anything is read
-    folder = Path(results_dir).resolve() if results_dir else Path(LIVE_DIR).resolve() if mode == "live" else recorded_dir()
+    folder = results_folder(mode, results_dir)
     parts: list[Part] = []
     told: list[str] = []
     for found, chapter in _recorded(folder, profile):

@@ -150,12 +150,13 @@ def place_of(running: Lab) -> Place:
 def run_lab(wanted: Sequence[Wanted], results: Path) -> list[ScalingRun]:
     """Run each in a lab of its own and keep it under `results`/PROFILE. Raises ConfigError before anything starts."""
     prepared, binaries = [prepare(one) for one in wanted], need()
-    for one in prepared:
+    profiles = [load_profile(one.wanted.profile) for one in prepared]
+    for one, profile in zip(prepared, profiles, strict=True):
         if one.replica.server == "real":
-            check_device(load_profile(one.wanted.profile).hardware)
+            check_device(profile.hardware)
     runs = []
-    for one in prepared:
-        folder = results / load_profile(one.wanted.profile).name
+    for one, profile in zip(prepared, profiles, strict=True):
+        folder = results / profile.name
         with ScalingStore.opened(folder) as store:
             minutes = sum(length for _, length in one.load.stages) / 60
             logs = folder / "logs" / f"lab-{one.label}"

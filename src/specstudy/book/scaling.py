@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from specstudy.book.chapter import recorded_profiles
+from specstudy.book.limits import results_folder
 from specstudy.book.saving import COMPARISON, NOTHING, Saving, saving
 from specstudy.catalog import load_profile, names_in, recorded_dir
 from specstudy.errors import ConfigError
@@ -219,13 +220,13 @@ def open_scaling(profile: str | None = None, mode: str = "recorded", results_dir
     """
     if mode not in ("recorded", "live"):
         raise ConfigError.unknown("mode", mode, ("recorded", "live"))
+    folder = results_folder(mode, results_dir)
     if mode == "live":
         from specstudy.book.lab import Wanted, run_lab
 
-        name, folder = profile or LIVE_DEFAULT, Path(results_dir or LIVE_DIR).resolve()
+        name = profile or LIVE_DEFAULT
         run_lab([Wanted(profile=name, low_s=30, high_s=180, after_s=150)], folder)
     else:
-        folder = Path(results_dir).resolve() if results_dir else recorded_dir()
         name = profile or _recorded_profile(folder)
     chosen = load_profile(name).name
     return Scaling(chosen, folder, load_runs(folder / chosen), load_runs(folder / LIVE_DEFAULT) if chosen != LIVE_DEFAULT else None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from specstudy.analysis import Cell, Interval, LatencyChange, family_of, latency_changes, memory, rejections
+from specstudy.analysis import Cell, Interval, LatencyChange, Load, family_of, latency_changes, memory, rejections
 from specstudy.analysis.costs import Memory
 from specstudy.analysis.families import Family
 from specstudy.figures.tables import DASH, Table, number, ratio_text, with_interval
@@ -105,14 +105,18 @@ def cost_conclusion(cells: Sequence[Cell]) -> Text:
     """Memory that each draft takes, and at which loads its first token comes later or earlier."""
     lines = list(_memory_lines(cells))
     changes = [one for one in latency_changes(cells) if one.ttft_p50 is not None and one.ttft_p50.n > 1]
-    bursts = [load for load in dict.fromkeys(one.cell.load for one in changes) if _in_bursts([one.cell for one in changes if one.cell.load == load])]
+    by_load: dict[Load, list[LatencyChange]] = {}
+    for one in changes:
+        by_load.setdefault(one.cell.load, []).append(one)
+    bursts = [load for load, here in by_load.items() if _in_bursts([one.cell for one in here])]
     if bursts:
         lines.append(
             f"Median first tokens aren't compared at {', '.join(load.label for load in bursts)}: all answers there are equally long, so without speculation "
             "requests end together and the next prompts wait for each other."
         )
-    for load in dict.fromkeys(one.cell.load for one in changes if one.cell.load not in bursts):
-        here = [one for one in changes if one.cell.load == load]
+    for load, here in by_load.items():
+        if load in bursts:
+            continue
         moved = [f"{one.cell.variant.label} {_moved(one)}" for one in here if _shown(one.ttft_p50)]
         same = [one.cell.variant.label for one in here if not _shown(one.ttft_p50)]
         lines.append(

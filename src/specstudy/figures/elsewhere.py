@@ -20,9 +20,9 @@ def elsewhere_table(cells: Sequence[Cell]) -> Table | Text:
     found = elsewhere(cells)
     if not found:
         return NOTHING if cells else NO_RECORDS
-    loads = [c for c in SHOWN if any(one.cell.load.concurrency == c for one in found)]
+    loads, longest = _loads(found), _longest(found)
     rows = []
-    for row in dict.fromkeys(one.row for one in sorted(found, key=lambda one: (-_highest(one, found), one.row.num_speculative_tokens or 0))):
+    for row in dict.fromkeys(one.row for one in sorted(found, key=lambda one: (-longest[one.row.dataset], one.row.num_speculative_tokens or 0))):
         own = {one.cell.load.concurrency: one for one in found if one.row == row}
         rows.append(
             {
@@ -41,8 +41,16 @@ def elsewhere_table(cells: Sequence[Cell]) -> Table | Text:
     return Table(pd.DataFrame(rows), "simulated", note)
 
 
-def _highest(one: Elsewhere, found: Sequence[Elsewhere]) -> float:
-    return max(other.row.acceptance_length for other in found if other.row.dataset == one.row.dataset)
+def _loads(found: Sequence[Elsewhere]) -> list[int]:
+    return [c for c in SHOWN if any(one.cell.load.concurrency == c for one in found)]
+
+
+def _longest(found: Sequence[Elsewhere]) -> dict[str, float]:
+    """By data set, the acceptance length at the K where it is longest."""
+    longest: dict[str, float] = {}
+    for one in found:
+        longest[one.row.dataset] = max(one.row.acceptance_length, longest.get(one.row.dataset, 0.0))
+    return longest
 
 
 def elsewhere_conclusion(cells: Sequence[Cell]) -> Text:
@@ -50,8 +58,8 @@ def elsewhere_conclusion(cells: Sequence[Cell]) -> Text:
     found = elsewhere(cells)
     if not found:
         return NOTHING if cells else NO_RECORDS
-    loads = [c for c in SHOWN if any(one.cell.load.concurrency == c for one in found)]
-    ranked = sorted({one.row.dataset for one in found}, key=lambda name: max(one.row.acceptance_length for one in found if one.row.dataset == name))
+    loads, longest = _loads(found), _longest(found)
+    ranked = sorted(longest, key=longest.__getitem__)
     lines = []
     for name in (ranked[-1], ranked[0]):
         told = []

@@ -84,7 +84,6 @@ def two_limits_table(found: Sequence[Share]) -> Table | Text:
         if one.cell.variant.method != "none" or one.cell.load.concurrency != 1 or weights is None:
             continue
         copied = weights.estimate * 2**30 / one.machine.copy_limit * 1e3
-        by_copy = Interval(copied / one.step_ms.estimate, copied / one.step_ms.high, copied / one.step_ms.low, one.step_ms.n)
         rows.append(
             {
                 "served": one.cell.label,
@@ -92,7 +91,7 @@ def two_limits_table(found: Sequence[Share]) -> Table | Text:
                 "what a step reads, at the read rate: ms": f"{one.limit.total_s * 1e3:.2f}",
                 "share": share_text(one.share),
                 "all weights, at the copy rate: ms": f"{copied:.2f}",
-                "share ": share_text(by_copy),
+                "share ": share_text(one.of_step(copied)),
             }
         )
     if not rows:

