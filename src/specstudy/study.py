@@ -65,7 +65,8 @@ def read_study(profile: Profile, chapter: str, results_dir: Path) -> Study:
     path = results_dir / profile.name / f"{chapter}.jsonl"
     loaded = load_records(path)
     if not loaded.records:
-        raise ConfigError("results_dir", str(results_dir), f"a folder with {profile.name}/{path.name}; measure it with mode live")
+        unreadable = f"; of the one there no line is a record: {loaded.skipped[0]}" if loaded.skipped else "; measure it with mode live"
+        raise ConfigError("results_dir", str(results_dir), f"a folder with {profile.name}/{path.name}{unreadable}")
     return Study(profile, chapter, loaded.records, load_requests(path.with_suffix(".requests.parquet")), loaded.skipped)
 
 

@@ -26,7 +26,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 OVERLAYS = shipped_overlays()
 CUSTOM = {"PodMonitor": ("monitoring.coreos.com", "v1", "podmonitors"), "PrometheusRule": ("monitoring.coreos.com", "v1", "prometheusrules")}
 Manifest = dict[str, Any]
-WAIT_S = 30.0
+WAIT_S = 180.0
 
 
 def built(binaries: Binaries, name: str, deploy: Path = DEPLOY) -> list[Manifest]:

@@ -31,7 +31,7 @@ def of_folder(folder: Path) -> list[str]:
     return found
 
 
-def gone(folder: Path, wait_s: float = 20) -> bool:
+def gone(folder: Path, wait_s: float = 120) -> bool:
     deadline = time.monotonic() + wait_s
     while (left := of_folder(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -51,7 +51,7 @@ def test_a_program_that_ends_is_told_with_its_log(binaries: Binaries, tmp_path: 
     with control_plane(binaries, tmp_path) as plane:
         (etcd,) = [child for child in psutil.Process(plane.processes["etcd"].pid).children() if child.name() == "etcd"]
         etcd.kill()
-        plane.processes["etcd"].wait(20)
+        plane.processes["etcd"].wait(120)
         with pytest.raises(ServerDiedError, match="etcd ended with status 137"):
             plane.raise_if_dead()
     assert gone(tmp_path)
@@ -75,21 +75,21 @@ def test_none_outlives_the_program_that_started_it(binaries: Binaries, tmp_path:
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "up\n"
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert gone(tmp_path)
 
 
 def test_prometheus_scrapes_itself_by_what_it_is_told(binaries: Binaries, tmp_path: Path) -> None:
     with prometheus(binaries, tmp_path, [], scrape_interval_s=1, evaluation_interval_s=1) as running:
         running.set_targets({"first": running.url.removeprefix("http://")})
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 180
         while not (found := running.query('up{job="vllm"} == 1')):
             assert time.monotonic() < deadline
             time.sleep(0.2)
         assert {key: found[0]["metric"][key] for key in ("namespace", "pod", "job")} == {"namespace": "default", "pod": "first", "job": "vllm"}
         running.set_targets({})
         while running.query("up"):
-            assert time.monotonic() < deadline + 30
+            assert time.monotonic() < deadline + 180
             time.sleep(0.2)
         with pytest.raises(MetricsUnavailableError):
             running.query("not a query(")

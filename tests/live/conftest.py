@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 from tests.standin.engine import standin_engine, survivors
 
@@ -17,7 +18,7 @@ from specstudy.serving import ENGINES, Deployment, Server, deploy, launch
 from specstudy.workloads import Closed, Prompt, chat_token_counter, dataset
 
 TARGET = "smollm2-135m-instruct"
-START_TIMEOUT_S = 300
+START_TIMEOUT_S = 900  # a minute where nothing else runs
 MAX_TOKENS = 48
 Make = Callable[..., Deployment]
 
@@ -49,7 +50,7 @@ def standin_server(deployment: Make, tmp_path_factory: pytest.TempPathFactory) -
     marker = f"standin-{uuid.uuid4().hex}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ENGINES, "vllm", standin_engine({"*": {"chunk_tokens": [1, 2]}}, marker))
-        with launch(deployment(), tmp_path_factory.mktemp("standin") / "log", timeout_s=30) as server:
+        with launch(deployment(), tmp_path_factory.mktemp("standin") / "log", timeout_s=120) as server:
             patch.undo()
             yield server
     assert survivors(marker) == []
@@ -84,6 +85,12 @@ def greedy(server: Server, prompts: list[Prompt]) -> list[list[int]]:
         return [outcome.token_ids for outcome in load.outcomes]
 
     return run_async(run())
+
+
+def pictures(cells: list[nbformat.NotebookNode]) -> int:
+    """Those in the cells' outputs."""
+    pages = (output["data"].get("text/html", "") for cell in cells for output in cell.get("outputs", []) if "data" in output)
+    return sum("data:image/png" in page for page in pages)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import pytest
 import yaml
+from tests.live.conftest import pictures
 
 from specstudy.catalog import load_draft, project_root
 from specstudy.catalog.materialise import draft_folder
@@ -60,7 +61,7 @@ def profile(tmp_path: Path) -> Path:
 def test_a_chapter_with_heads_measures_and_renders(profile: Path, tmp_path: Path, chapter: str) -> None:
     command = [sys.executable, "-m", "papermill", str(ROOT / "chapters" / f"{chapter}.ipynb"), str(tmp_path / "out.ipynb")]
     command += ["-p", "mode", "live", "-p", "profile", str(profile), "-p", "results_dir", str(tmp_path / "results"), "--no-progress-bar"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=580)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2400)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     loaded = load_records(tmp_path / "results" / "tiny" / f"{chapter}.jsonl")
     assert not loaded.skipped
@@ -70,9 +71,11 @@ def test_a_chapter_with_heads_measures_and_renders(profile: Path, tmp_path: Path
         assert record.status == "ok"
         assert record.idle_neighbours == 2
         if record.draft is not None:
-            assert record.acceptance_length is not None and 1 <= record.acceptance_length <= K + 1
+            # One that drafts at random has 1, whatever K is.
+            assert record.acceptance_length is not None and 1.3 < record.acceptance_length <= K + 1
             assert record.acceptance_per_position is not None and len(record.acceptance_per_position) == K
             assert record.draft_weights_gib is not None and 0.005 < record.draft_weights_gib < 0.2
     code = {record.method for record in loaded.records if record.workload == "code"}
     assert code == ({"eagle3"} if "sections" in CHAPTERS[chapter] else set())
-    assert nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    own = [cell for cell in nbformat.read(tmp_path / "out.ipynb", as_version=4).cells if not cell.get("id", "").startswith("full-size")]
+    assert pictures(own) >= 3

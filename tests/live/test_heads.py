@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.live.conftest import TARGET, greedy
+from tests.live.conftest import START_TIMEOUT_S, TARGET, greedy
 from tests.standin.heads import KINDS, Kind, write_random_head
 
 from specstudy.catalog import load_draft, load_target, names_in
@@ -41,7 +41,7 @@ def test_a_head_drafts_and_is_lossless(
     folder = head_folder(kind, tmp_path)
     assert list(failures(check_head(folder, target_folder(load_target(TARGET))))) == []
     method = "peagle" if kind == "peagle" else "eagle3"
-    with launch(deployment(method=method, draft=kind, draft_path=str(folder), num_speculative_tokens=K), log_path, timeout_s=300) as server:
+    with launch(deployment(method=method, draft=kind, draft_path=str(folder), num_speculative_tokens=K), log_path, timeout_s=START_TIMEOUT_S) as server:
         before = read_counters(server.base_url)
         answers = greedy(server, prompts[::2])
         change = read_counters(server.base_url).since(before)

@@ -29,7 +29,7 @@ logger.set_vllm_process_name("EngineCore")
 
 def said(*calls: str) -> list[str]:
     code = SETUP + "\n".join(calls)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200, check=True)
     return [line for line in (done.stdout + done.stderr).splitlines() if "[jit_monitor.py:" in line]
 
 

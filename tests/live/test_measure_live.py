@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import urllib.request
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.live.conftest import START_TIMEOUT_S
 
 from specstudy.errors import ServerDiedError
 from specstudy.measure import Measured, Sampling, measure, record_of
@@ -53,7 +55,7 @@ def questions(count: int, max_tokens: int = 24) -> tuple[list[Prompt], Sampling]
 def histogram(server: Server, name: str) -> tuple[float, float]:
     """(sum, count) over its labels."""
     total = {"sum": 0.0, "count": 0.0}
-    with urllib.request.urlopen(f"{server.base_url}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"{server.base_url}/metrics", timeout=120) as response:
         for family in text_string_to_metric_families(response.read().decode()):
             for sample in family.samples:
                 for part in total:
@@ -69,12 +71,13 @@ def mean_ms(before: tuple[float, float], after: tuple[float, float], requests: i
 TTFT, E2E = "vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds"
 
 
-def repeat(server: Server) -> tuple[Measured, float, float]:
-    """(a repeat of 12 requests at c = 2, vLLM's own mean TTFT and E2E of them in ms)."""
-    prompts, how = questions(12)
+def repeat(server: Server, requests: int = 12, concurrency: int = 2) -> tuple[Measured, float, float]:
+    """(a repeat, vLLM's own mean TTFT and E2E of its requests in ms)."""
+    prompts, how = questions(requests)
     ttft, e2e = histogram(server, TTFT), histogram(server, E2E)
-    found = measure(server, prompts, [], Closed(2), how)
-    return found, mean_ms(ttft, histogram(server, TTFT), 12), mean_ms(e2e, histogram(server, E2E), 12)
+    found = measure(server, prompts, [], Closed(concurrency), how)
+    assert found.error is None
+    return found, mean_ms(ttft, histogram(server, TTFT), requests), mean_ms(e2e, histogram(server, E2E), requests)
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +90,10 @@ def measured(vllm_server: Server) -> tuple[Measured, float, float]:
 
 def test_a_measured_repeat_is_a_valid_record(measured: tuple[Measured, float, float]) -> None:
     found, *_ = measured
-    assert found.error is None
     record = record_of(found, FACTS)
     assert Record.model_validate_json(record.model_dump_json()) == record
     assert (record.status, record.completed, record.failed) == ("ok", 12, 0)
-    assert (datetime.now(UTC) - record.started_at).total_seconds() < 600
+    assert (datetime.now(UTC) - record.started_at).total_seconds() < 3600
     assert record.output_tokens_per_s is not None
     assert 1 < record.output_tokens_per_s < 10_000
     assert record.queue_wait_ms_mean is not None
@@ -105,41 +107,48 @@ def test_the_chunks_carry_what_usage_counts(measured: tuple[Measured, float, flo
 
 
 def test_our_latencies_are_vllms_and_the_way_to_us(vllm_server: Server, measured: tuple[Measured, float, float]) -> None:
-    """Never below vLLM's own; above by little, in the best of a few tries, as a busy machine delays us too."""
-    tries = [measured]
-    while True:
-        found, ttft_ms, e2e_ms = tries[-1]
-        pairs = [(found.figures["ttft_ms_mean"], ttft_ms), (found.figures["e2e_ms_mean"], e2e_ms)]
-        assert all(theirs <= ours for ours, theirs in pairs)
-        if all(ours <= 1.2 * theirs + 50 for ours, theirs in pairs):
+    """Never below vLLM's own; above by little for one of many lone requests at least: a busy machine delays both on the way."""
+    over: list[tuple[float, float]] = []
+    for found, *theirs in itertools.chain([measured], (repeat(vllm_server, 1, 1) for _ in range(50))):
+        ours = (found.figures["ttft_ms_mean"], found.figures["e2e_ms_mean"])
+        over.append((ours[0] - theirs[0], ours[1] - theirs[1]))
+        assert min(over[-1]) >= 0
+        if min(ttft for ttft, _ in over) <= 50 and min(e2e for _, e2e in over) <= 50:
             return
-        assert len(tries) < 5, tries
-        tries.append(repeat(vllm_server))
+    raise AssertionError(f"ms above vLLM's own TTFT and E2E: {over}")
 
 
 def test_a_killed_server_is_noticed_and_leaves_nothing(deployment: Callable[..., Deployment], log_path: Path) -> None:
-    """SIGKILL to vLLM itself in mid-load, its engine core and workers left behind."""
-    prompts, how = questions(40, 64)
-    with launch(deployment(), log_path, timeout_s=300) as server:
+    """SIGKILL to vLLM itself once two warm-ups and three requests are over, its engine core and workers left behind."""
+    prompts, how = questions(100, 64)
+    with launch(deployment(), log_path, timeout_s=START_TIMEOUT_S) as server:
         family = psutil.Process(server.process.pid).children(recursive=True)
-        vllm = next(process for process in family if "vllm.entrypoints.openai.api_server" in process.cmdline())
+        (vllm,) = psutil.Process(server.process.pid).children()  # the guard's only child
         assert len(family) > 1
-        killer = threading.Timer(3, vllm.kill)
+
+        def kill() -> None:
+            while not over.wait(0.1) and histogram(server, E2E)[1] < 5:
+                pass
+            vllm.kill()
+
+        over = threading.Event()
+        killer = threading.Thread(target=kill)
         killer.start()
         try:
             found = measure(server, prompts, prompts[:2], Closed(2), how)
         finally:
-            killer.cancel()
+            over.set()
             killer.join()
-        assert found.error is not None
+        assert found.error is not None and not found.error.startswith("warm-up")
+        assert 1 <= sum(row.status == "ok" for row in found.requests) < len(prompts)
         record = record_of(found, {**FACTS, "max_tokens": 64})
         assert record.status == "failed"
         assert record.output_tokens_per_s is None
-        deadline = time.monotonic() + 12
+        deadline = time.monotonic() + 120
         while server.process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         with pytest.raises(ServerDiedError, match="its log ends"):
             server.raise_if_dead()
-    gone, alive = psutil.wait_procs(family, timeout=12)
+    gone, alive = psutil.wait_procs(family, timeout=120)
     assert alive == []
     assert len(gone) == len(family)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.live.conftest import START_TIMEOUT_S
 
 from specstudy.analysis import decode_throughputs
 from specstudy.catalog import load_draft, load_profile, load_target
@@ -53,7 +54,7 @@ def test_a_head_with_random_weights_keeps_its_own_lm_head(tmp_path: Path, monkey
     )
     check_files(deployment)
     log = tmp_path / "server.log"
-    with launch(deployment, log, timeout_s=300) as server:
+    with launch(deployment, log, timeout_s=START_TIMEOUT_S) as server:
         prompts = [Prompt(token_ids=tuple(range(start, start + 40))) for start in range(4)]
         measured = measure(server, prompts, prompts[:1], Closed(2), Sampling(24, 0, 0, 8))
     assert measured.error is None

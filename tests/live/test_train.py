@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.live.conftest import TARGET, greedy
+from tests.live.conftest import START_TIMEOUT_S, TARGET, greedy
 
 from specstudy.catalog import load_target
 from specstudy.catalog.materialise import target_folder
@@ -47,7 +47,7 @@ def test_train_tiny(method: str, own_prompts: Path, deployment: Callable[..., De
     keys = evaluation_keys()
     assert card.data.sources[0].prompts > 4
     assert not [line for line in (work / "prompts.jsonl").read_text().splitlines() if any(key in line for key in keys)]
-    with launch(deployment(method="eagle3", draft="tiny", draft_path=str(out), num_speculative_tokens=2), log_path, timeout_s=300) as server:
+    with launch(deployment(method="eagle3", draft="tiny", draft_path=str(out), num_speculative_tokens=2), log_path, timeout_s=START_TIMEOUT_S) as server:
         before = read_counters(server.base_url)
         greedy(server, prompts[:2])
         change = read_counters(server.base_url).since(before)

@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,16 @@ def marked(marker: str) -> list[psutil.Process]:
     return found
 
 
-def survivors(marker: str, wait_s: float = 12.0) -> list[str]:
+def command_lines(marker: str) -> list[str]:
+    """Those of the marked processes."""
+    found = []
+    for process in marked(marker):
+        with suppress(psutil.Error):
+            found.append(" ".join(process.cmdline()))
+    return found
+
+
+def survivors(marker: str, wait_s: float = 60.0) -> list[str]:
     """Command lines of marked processes that are still there after `wait_s`; they are then killed."""
     deadline = time.monotonic() + wait_s
     while (left := marked(marker)) and time.monotonic() < deadline:
@@ -77,12 +87,12 @@ class StandIn:
     def order(self, **behaviour: Any) -> None:
         """Behave so from now on, and begin the journal anew."""
         request = urllib.request.Request(f"{self.server.base_url}/standin", json.dumps(behaviour).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=10):
+        with urllib.request.urlopen(request, timeout=60):
             pass
 
     def told(self) -> dict[str, Any]:
         """Its journal and its state."""
-        with urllib.request.urlopen(f"{self.server.base_url}/standin/journal", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.server.base_url}/standin/journal", timeout=60) as answer:
             told: dict[str, Any] = json.load(answer)
             return told
 

@@ -51,7 +51,7 @@ def profile_content(prompts: Path) -> dict[str, Any]:
         "hardware": "cpu",
         "target": TARGET,
         "dtype": "float32",
-        "engine": {"max_model_len": 256, "max_num_seqs": 8, "start_timeout_s": 30},
+        "engine": {"max_model_len": 256, "max_num_seqs": 8, "start_timeout_s": 120},
         "measuring": {"prompts_per_slot": 3, "warmups_per_slot": 1, "min_repeats": REPEATS, "max_repeats": REPEATS},
         "workloads": {"words": {"dataset": "domain", "path": str(prompts), "max_prompt_tokens": 64, "max_tokens": 6}},
         "chapters": {
@@ -136,12 +136,12 @@ class StudyProcess:
         """All that it said so far, warnings and tracebacks included."""
         return self.output.read_text(errors="replace")
 
-    def await_text(self, text: str, timeout_s: float = 40) -> None:
+    def await_text(self, text: str, timeout_s: float = 120) -> None:
         """Wait until it has said `text`."""
         await_true(lambda: text in self.text() or self.process.poll() is not None, timeout_s)
         assert text in self.text(), self.text()
 
-    def end(self, timeout_s: float = 60) -> int:
+    def end(self, timeout_s: float = 180) -> int:
         """Wait for its end; the exit status, negative for a signal."""
         return self.process.wait(timeout=timeout_s)
 
@@ -158,7 +158,7 @@ def start_study(world: World, *, via: str = "study", arguments: Sequence[str] = 
     return StudyProcess(process, output)
 
 
-def await_true(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+def await_true(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     """Poll until `condition()`; fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():

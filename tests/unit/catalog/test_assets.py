@@ -123,7 +123,7 @@ def test_two_processes_at_once_make_it_only_once(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [process.communicate(timeout=20)[0].strip() for process in processes]
+    answers = [process.communicate(timeout=120)[0].strip() for process in processes]
     assert answers == ["whole", "whole"]
     assert log.read_text() == "made\n"
 

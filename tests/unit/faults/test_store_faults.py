@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.standin.world import CHAPTER, PROFILE, World, await_true, start_study
 
-from specstudy.errors import SpecstudyError, StoreBusyError, StoreWriteError
+from specstudy.errors import ConfigError, SpecstudyError, StoreBusyError, StoreWriteError
 from specstudy.records import RecordStore, load_records, load_requests
 from specstudy.study import open_study
 
@@ -125,7 +125,7 @@ def test_a_line_that_was_cut_off_is_reported_skipped_and_not_glued_to(measured: 
 def test_a_second_run_is_refused_at_once_and_the_first_is_unharmed(world: World) -> None:
     world.behave(chunk_delay_s=0.05)
     first = start_study(world)
-    await_true(lambda: len(world.lines()) >= 1, 40)
+    await_true(lambda: len(world.lines()) >= 1, 120)
     with pytest.raises(StoreBusyError, match=r"03_baseline\.jsonl is being written by another run"):
         open_study(CHAPTER, PROFILE, "live", str(world.root / "results"))
     assert first.end() == 0, first.text()
@@ -136,7 +136,7 @@ def test_a_second_run_is_refused_at_once_and_the_first_is_unharmed(world: World)
 def test_a_run_that_was_killed_leaves_no_lock(world: World, run: Run) -> None:
     world.behave(chunk_delay_s=0.05)
     first = start_study(world)
-    await_true(lambda: len(world.lines()) >= 1, 40)
+    await_true(lambda: len(world.lines()) >= 1, 120)
     first.process.kill()
     first.end()
     assert run() is None
@@ -149,3 +149,11 @@ def test_the_store_is_free_again_after_an_error(measured: World) -> None:
         raise StoreWriteError("as if")
     with RecordStore.writing(folder, CHAPTER) as store:
         assert store.records_path == measured.records_path
+
+
+def test_a_file_without_one_readable_line_says_what_is_wrong_with_its_first(tmp_path: Path) -> None:
+    path = tmp_path / "cpu-smollm2" / "03_baseline.jsonl"
+    path.parent.mkdir()
+    path.write_text('{"chapter": "03_bas\n')
+    with pytest.raises(ConfigError, match=r"no line is a record: 03_baseline\.jsonl, line 1: "):
+        open_study("03_baseline", "cpu-smollm2", results_dir=str(tmp_path))

@@ -16,7 +16,7 @@ def module_standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn
     marker = str(folder)
     speculative = json.dumps({"method": "ngram", "num_speculative_tokens": 3})
     argv = [sys.executable, str(SERVER), "--port", str(port), "--served-model-name", "words", "--speculative-config", speculative]
-    with running(argv, {MARKER: marker}, port=port, model="words", log_path=folder / "log", timeout_s=30) as server:
+    with running(argv, {MARKER: marker}, port=port, model="words", log_path=folder / "log", timeout_s=120) as server:
         yield StandIn(server)
     assert survivors(marker) == []
 

@@ -17,7 +17,7 @@ from specstudy.serving.server import free_port
 from specstudy.workloads import Prompt
 
 PROMPT = Prompt.user("one two three four five")
-LATE_S = 0.5  # generous: how much later than it was sent a chunk may reach us on a busy machine
+LATE_S = 0.2  # how much later than it was sent a chunk may reach us, in the best of many answers
 
 
 def ask(standin: StandIn, *, times: int = 1, max_tokens: int = 6, prompt: Prompt = PROMPT, **how: Any) -> list[Outcome]:
@@ -46,14 +46,16 @@ def test_tokens_of_each_chunk_and_of_the_whole(standin: StandIn, pattern: list[i
 
 def test_chunk_times_follow_the_servers_sends(standin: StandIn) -> None:
     standin.order(chunk_tokens=[1, 2], first_delay_s=0.05, chunk_delay_s=0.02)
-    (outcome,) = ask(standin, max_tokens=8)
-    (served,) = standin.journal()
-    sends = [when for when, _ in served["sends"]]
-    assert outcome.chunk_tokens == [tokens for _, tokens in served["sends"]]
-    assert outcome.sent <= served["received_s"]
-    late = [ours - theirs for ours, theirs in zip(outcome.chunk_times, sends, strict=True)]
-    assert all(0 <= each < LATE_S for each in late), late
-    assert outcome.chunk_times[0] - outcome.sent >= 0.05  # the event that names the role came earlier and is no token
+    latest = []
+    for outcome, served in zip(ask(standin, max_tokens=8, times=20), standin.journal(), strict=True):
+        sends = [when for when, _ in served["sends"]]
+        assert outcome.chunk_tokens == [tokens for _, tokens in served["sends"]]
+        assert outcome.sent <= served["received_s"]
+        late = [ours - theirs for ours, theirs in zip(outcome.chunk_times, sends, strict=True)]
+        assert min(late) >= 0
+        assert outcome.chunk_times[0] - outcome.sent >= 0.05  # the event that names the role came earlier and is no token
+        latest.append(max(late))
+    assert min(latest) < LATE_S, latest
 
 
 def test_the_request_says_what_the_study_needs(standin: StandIn) -> None:
@@ -143,7 +145,7 @@ def test_nobody_listens() -> None:
 
 
 def test_silence_is_given_up(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(http, "READ_TIMEOUT_S", 5)
     standin.order(faults={"hang_mid_stream": {}})
     (outcome,) = ask(standin)
     assert_matches("no byte for", outcome.error)

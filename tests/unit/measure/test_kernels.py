@@ -132,3 +132,16 @@ def test_an_older_record_says_nothing_of_kernels(standin: StandIn) -> None:
         del kept[name]
     old = Record.model_validate(kept)
     assert (old.kernels_compiled, old.tries_discarded, old.decode_tokens_per_s, old.decode_share) == (None, 0, None, None)
+
+
+def test_of_a_log_that_was_removed_or_cut_short_nothing_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    write(path, WATCHED, OTHER * 5)
+    log = KernelLog(path)
+    path.write_text(TOPK)
+    assert log.compiled() is None  # what stood between is lost
+    write(path, TOPK)
+    assert log.compiled() == 1
+    path.unlink()
+    assert log.compiled() is None
+    assert KernelLog(path).compiled() is None

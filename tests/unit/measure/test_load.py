@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import threading
 import time
 
@@ -32,16 +33,18 @@ def at_once(spans: list[tuple[float, float]]) -> int:
 
 @pytest.mark.parametrize(("concurrency", "count"), [(1, 4), (3, 12), (8, 5)])
 def test_closed_keeps_exactly_so_many_in_flight(standin: StandIn, concurrency: int, count: int) -> None:
-    standin.order(chunk_delay_s=0.01)
+    standin.order(chunk_delay_s=0.2)
     driven = load(standin, count, Closed(concurrency))
     wanted = min(concurrency, count)
     served = standin.journal()
     assert all(outcome.ok for outcome in driven.outcomes)
     assert max(request["in_flight"] for request in served) == wanted
     assert at_once([(outcome.sent, outcome.chunk_times[-1]) for outcome in driven.outcomes]) == wanted
-    # From the first send to the last one, each slot is refilled as soon as it is free.
+    # From the first send to the last one, each slot is refilled as soon as it is free; a machine that stands still delays a few of them.
     sends, ends = sorted(outcome.sent for outcome in driven.outcomes), sorted(outcome.chunk_times[-1] for outcome in driven.outcomes)
-    assert all(0 <= refill - end < 0.5 for refill, end in zip(sends[wanted:], ends, strict=False))
+    pauses = [refill - end for refill, end in zip(sends[wanted:], ends, strict=False)]
+    assert min(pauses, default=0) >= 0
+    assert not pauses or statistics.median(pauses) < 0.15
 
 
 def test_closed_sends_each_body_once_and_keeps_the_order(standin: StandIn) -> None:
@@ -53,13 +56,14 @@ def test_closed_sends_each_body_once_and_keeps_the_order(standin: StandIn) -> No
 
 
 def test_open_sends_by_the_clock_whatever_the_server_does(standin: StandIn) -> None:
-    standin.order(first_delay_s=0.6)
+    standin.order(first_delay_s=5)
     times = (0.0, 0.1, 0.15, 0.3)
     driven = load(standin, 4, Open("trace", times))
     assert [when - driven.began for when in driven.scheduled] == pytest.approx(times)
     lags = [outcome.sent - due for outcome, due in zip(driven.outcomes, driven.scheduled, strict=True)]
-    assert all(0 <= lag < 0.3 for lag in lags), lags
-    assert max(request["in_flight"] for request in standin.journal()) == 4  # none waited for an answer
+    assert min(lags) >= 0
+    assert max(lags) < 4, lags  # none waited for the five seconds that an answer takes
+    assert max(request["in_flight"] for request in standin.journal()) == 4
 
 
 def test_open_keeps_the_schedule_of_a_sender_that_was_late(standin: StandIn) -> None:

@@ -90,7 +90,7 @@ def members(tmp_path: Path) -> Callable[..., list[psutil.Process]]:
     """The family's living processes by name, once all of them have begun."""
 
     def find(*names: str) -> list[psutil.Process]:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not all((tmp_path / f"{name}.pid").exists() for name in names):
             assert time.monotonic() < deadline, f"not all of {names} began"
             time.sleep(0.01)

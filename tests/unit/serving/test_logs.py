@@ -66,3 +66,7 @@ def test_size_of_the_weight_files(tmp_path: Path) -> None:
     for name, size in (("model-1.safetensors", 2**20), ("model-2.safetensors", 3 * 2**20), ("config.json", 5 * 2**20)):
         (tmp_path / name).write_bytes(b"\0" * size)
     assert weights_size_gib(str(tmp_path)) == 4 / 1024
+
+
+def test_a_log_that_was_removed_says_nothing(tmp_path: Path) -> None:
+    assert log_facts(tmp_path / "gone.log") == {}

@@ -69,7 +69,7 @@ def test_all_are_up_in_the_block_and_gone_after_it(
     quick_guard: Path, commands: Callable[..., list[Command]], assert_gone: AssertGone, error: BaseException | None
 ) -> None:
     everybody: list[psutil.Process] = []
-    with suppress(ValueError, Interrupted), running_together(commands(3), timeout_s=20) as servers:
+    with suppress(ValueError, Interrupted), running_together(commands(3), timeout_s=120) as servers:
         up = [server for server in servers if isinstance(server, Server)]
         assert [server.model for server in up] == ["m0", "m1", "m2"], servers
         assert len({server.base_url for server in up}) == 3
@@ -89,9 +89,9 @@ def test_one_that_ends_or_hangs_is_its_own_error_and_stopped_before_the_block(
     def waiting(elapsed_s: float) -> None:
         seen.extend(process for process in psutil.Process().children(recursive=True) if process.name() == "sleep")
 
-    with running_together(commands(3, server_0=dying, server_2=hanging), timeout_s=2, waiting=waiting) as (dead, up, hung):
+    with running_together(commands(3, server_0=dying, server_2=hanging), timeout_s=15, waiting=waiting) as (dead, up, hung):
         assert isinstance(dead, ServerStartError) and "status 4" in str(dead) and "no luck" in str(dead)
-        assert isinstance(hung, ServerStartError) and "no answer within 2 s" in str(hung)
+        assert isinstance(hung, ServerStartError) and "no answer within 15 s" in str(hung)
         assert isinstance(up, Server) and up.process.poll() is None
         assert_gone(seen, 0.1)
 
@@ -108,13 +108,13 @@ def test_an_interruption_while_they_start_leaves_none(quick_guard: Path, command
     never_ready = {"env": {"READY_AT_CALL": "1000000"}}
     with pytest.raises(Interrupted), running_together(commands(2, server_0=never_ready, server_1=never_ready), timeout_s=60, waiting=waiting):
         pytest.fail("the block was entered")
-    assert_gone(started, 5)
+    assert_gone(started, 60)
 
 
 def test_one_killed_from_outside_leaves_the_others_alone(quick_guard: Path, commands: Callable[..., list[Command]]) -> None:
-    with running_together(commands(2), timeout_s=20) as servers:
+    with running_together(commands(2), timeout_s=120) as servers:
         first, second = (server for server in servers if isinstance(server, Server))
         first.process.send_signal(signal.SIGTERM)
-        first.process.wait(10)
+        first.process.wait(60)
         assert first.ended()
         assert not second.ended()
