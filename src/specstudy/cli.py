@@ -15,12 +15,13 @@ from rich.table import Table as RichTable
 
 from specstudy import __version__
 from specstudy.catalog import Profile, cache_dir, load_draft, load_profile, load_target, names_in, project_root
+from specstudy.catalog.paths import check_writable
 from specstudy.cli_deploy import app as deploy_app
-from specstudy.cli_drafts import DEFAULT_PROFILE, ProfileOption
+from specstudy.cli_drafts import DEFAULT_PROFILE, ProfileOption, ResultsOption
 from specstudy.cli_drafts import app as drafts_app
 from specstudy.cli_lab import app as lab_app
 from specstudy.cli_shapes import app as shapes_app
-from specstudy.errors import ConfigError, SpecstudyError
+from specstudy.errors import ConfigError, SpecstudyError, StudyError
 from specstudy.progress import tell
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure speculative decoding on live vLLM servers.", pretty_exceptions_enable=False)
@@ -28,8 +29,6 @@ app.add_typer(drafts_app, name="drafts")
 app.add_typer(shapes_app, name="shapes")
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(lab_app, name="lab")
-
-ResultsOption = Annotated[Path, typer.Option(help="folder that holds a folder of records for each profile")]
 
 
 @app.command()
@@ -163,7 +162,7 @@ def study(
 
 @app.command()
 def summary(profile: ProfileOption = DEFAULT_PROFILE, results_dir: ResultsOption = Path("results")) -> None:
-    """Print what the records of a profile say."""
+    """Print what the records of a profile say. Ends with status 1 if a chapter has failed records alone."""
     found = load_profile(profile)
     _print_summary(found, results_dir, list(found.chapters))
 
@@ -176,16 +175,21 @@ def _print_summary(profile: Profile, results_dir: Path, chapters: list[str]) -> 
 
     table = RichTable("chapter", "method", "load", "tokens/s", "TTFT p50 ms", "TPOT p50 ms", "acceptance length", "over baseline", "repeats")
     evidence: set[str] = set()
+    nothing_good: list[str] = []
     for chapter in chapters:
         try:
             found = read_study(profile, chapter, results_dir.resolve())
+            cells = found.cells
         except ConfigError:
             print(f"{chapter}: no records in {results_dir}")
             continue
+        except StudyError as error:
+            nothing_good.append(str(error))
+            continue
         for line in found.skipped:
             print(f"skipped: {line}", file=sys.stderr)
-        ratios = {id(one.cell): one for one in speedups(found.cells)}
-        for cell in found.cells:
+        ratios = {id(one.cell): one for one in speedups(cells)}
+        for cell in cells:
             evidence |= {record.evidence for record in cell.records}
             one = ratios.get(id(cell))
             row = [chapter, cell.label, cell.load.label, with_interval(cell.interval("output_tokens_per_s"))]
@@ -193,9 +197,11 @@ def _print_summary(profile: Profile, results_dir: Path, chapters: list[str]) -> 
             table.add_row(*row, "" if one is None else f"{ratio_text(one.ratio)} {one.verdict}", str(len(cell.records)))
     if evidence:
         Console(width=None if sys.stdout.isatty() else 150).print(table)
+        print(f"Evidence: {', '.join(sorted(evidence))}. Intervals are 95 %, over repeats with other prompts.")
+    if nothing_good:
+        raise StudyError("\n".join(nothing_good))
     if not evidence:
         raise ConfigError("results_dir", str(results_dir), f"a folder with records of {profile.name}; the recorded ones are in data/results")
-    print(f"Evidence: {', '.join(sorted(evidence))}. Intervals are 95 %, over repeats with other prompts.")
 
 
 @app.command()
@@ -236,6 +242,9 @@ def quantize(
     found = load_target(target)
     recipes = [recipe_named(name) for name in recipe or RECIPES]
     path = out or project_root() / "data" / "quality" / f"{found.name}.json"
+    if path.is_dir():
+        raise ConfigError("out", str(path), "a file's path; this is a folder")
+    check_writable("out", path)
     write_quality(path, quantize_and_score(found, recipes, tell, texts=texts))
     print(path)
 

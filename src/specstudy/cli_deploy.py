@@ -1,4 +1,4 @@
-"""`specstudy lab` and `specstudy deploy`: the one-machine control plane, and manifests for a cluster."""
+"""`specstudy deploy`: manifests for a cluster."""
 
 from __future__ import annotations
 
@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     from specstudy.deploy.wanted import Wanted
 
 app = typer.Typer(no_args_is_help=True, help="Manifests for a cluster, from what was measured.")
-lab_app = typer.Typer(no_args_is_help=True, help="The one-machine Kubernetes control plane for the scaling chapter and the tests.")
-
-
-@lab_app.command()
-def build() -> None:
-    """Build etcd, Kubernetes and Prometheus once, from Debian's packages (about 6 CPU-minutes, 5 GiB while it lasts, 0.4 GiB kept)."""
-    from specstudy.scaling.binaries import build as build_once
-
-    print(build_once(tell).folder)
 
 
 @app.command()

@@ -15,8 +15,9 @@ from rich.table import Table as RichTable
 
 from specstudy.catalog import Draft, Profile, load_draft, load_profile, load_target, project_root
 from specstudy.catalog.models import PackedSource
+from specstudy.catalog.paths import check_writable
 from specstudy.cli_train import DEFAULT_TARGET, TargetOption, regenerate, train
-from specstudy.errors import ConfigError
+from specstudy.errors import ConfigError, StoreWriteError
 from specstudy.progress import tell
 
 if TYPE_CHECKING:  # these bring torch, which takes seconds
@@ -33,6 +34,7 @@ STYLE = {"ok": "green", "fail": "bold red", "not checked": "yellow"}
 
 HeadArgument = Annotated[str, typer.Argument(help="a name in data/drafts, or a head's folder")]
 ProfileOption = Annotated[str, typer.Option(help="a name in data/profiles, or the path of a YAML file")]
+ResultsOption = Annotated[Path, typer.Option(help="folder that holds a folder of records for each profile")]
 
 
 @app.command()
@@ -197,25 +199,35 @@ def measure(
     """Measure what a head accepts, and write it into its card."""
     from specstudy.drafts.card import card_text, write_card
     from specstudy.drafts.live import measured_entries, with_acceptance
+    from specstudy.serving import check_files
 
     found, folder = load_profile(profile), _card_folder(draft)
+    check_writable("draft", folder / "card.json")
     head = _named(draft, found.target)
     if head.card is None or head.target != found.target:
         raise ConfigError("draft", draft, f"a head with a card, for the profile's target, {found.target}")
+    packing = head.card.packing
+    if unpacked is not None and packing is None:
+        raise ConfigError("unpacked", str(unpacked), "nothing: by its card this head wasn't packed")
+    served = [_deployment(head, at, found, num_speculative_tokens) for at in (head.folder, unpacked) if at is not None]
+    for deployment in served:
+        check_files(deployment)
     drawn = {name: _prompts(found, head.target, name, prompts, tokens) for name in workload}
     rest = {"concurrency": concurrency, "max_tokens": tokens}
     log = Path("results") / found.name / "logs" / f"measure-{head.label}.log"
-    card = head.card
     tell(f"measuring {head.label} at K = {num_speculative_tokens} on {', '.join(drawn)}; log: {log}")
-    entries = measured_entries(_deployment(head, head.folder, found, num_speculative_tokens), drawn, log, timeout_s=found.engine.start_timeout_s, **rest)
-    card = with_acceptance(card, entries)
-    if unpacked is not None and card.packing is not None:
+    entries = measured_entries(served[0], drawn, log, timeout_s=found.engine.start_timeout_s, **rest)
+    card = with_acceptance(head.card, entries)
+    if unpacked is not None and packing is not None:
         first = {workload[0]: drawn[workload[0]]}
-        whole = measured_entries(_deployment(head, unpacked, found, num_speculative_tokens), first, log, timeout_s=found.engine.start_timeout_s, **rest)
+        whole = measured_entries(served[1], first, log, timeout_s=found.engine.start_timeout_s, **rest)
         lengths = {"acceptance_length_packed": entries[0].acceptance_length, "acceptance_length_unpacked": whole[0].acceptance_length}
-        card = card.model_copy(update={"packing": card.packing.model_copy(update=lengths)})
-    write_card(card, folder)
-    print(card_text(card), end="")
+        card = card.model_copy(update={"packing": packing.model_copy(update=lengths)})
+    print(card_text(card), end="")  # first: a card that can't be written costs no measurement
+    try:
+        write_card(card, folder)
+    except OSError as error:
+        raise StoreWriteError(f"{folder / 'card.json'} can't be written: {error.strerror or error}; what was measured is above") from error
 
 
 def _print(label: str, findings: list[Finding]) -> None:

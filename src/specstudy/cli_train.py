@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specstudy.catalog import load_target
-from specstudy.catalog.paths import cache_dir
+from specstudy.catalog.paths import cache_dir, check_writable
 from specstudy.errors import AssetError, ConfigError
 from specstudy.progress import tell
 
@@ -60,9 +59,7 @@ def train(
         raise ConfigError("out", str(out), "a folder without a head; this one holds one")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ConfigError("out", str(out), "a new folder, or an empty one")
-    place = next(folder for folder in out.resolve().parents if folder.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK)):
-        raise ConfigError("out", str(out), f"a place that can be written to; {place} can't")
+    check_writable("out", out)
     shape: dict[str, object] = {"layers": layers, "intermediate_size": intermediate_size, "draft_vocab_size": draft_vocab_size}
     for name, value in shape.items():
         if start is not None and value is not None:

@@ -26,6 +26,7 @@ from specstudy.scaling.objects import APP, PORT
 from specstudy.scaling.policy import HpaPolicy
 from specstudy.scaling.record import ScalingRun, ScalingStore, ServerKind
 from specstudy.scaling.scenarios import SHIPPED, tried_policy
+from specstudy.serving import check_files
 from specstudy.serving.vllm import vllm_argv, vllm_env, vllm_version
 from specstudy.workloads.prompts import Prompt
 
@@ -112,9 +113,10 @@ def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
         str(folder),
         method=wanted.method,
         draft=wanted.draft,
-        draft_path=_draft_path(wanted.draft),
+        draft_path=_draft_path(wanted, found.target),
         num_speculative_tokens=wanted.num_speculative_tokens,
     )
+    check_files(deployment)
     version = vllm_version()
     if version is None:
         raise ConfigError("engine", "vllm", "an engine that is installed in this environment")
@@ -126,11 +128,17 @@ def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
     return Prepared(wanted, _spec(wanted, replica, vllm_env(deployment), start_s, found.engine.start_timeout_s), replica, load)
 
 
-def _draft_path(draft: str | None) -> str | None:
+def _draft_path(wanted: Wanted, target: str) -> str | None:
     from specstudy.catalog import load_draft
     from specstudy.catalog.materialise import draft_folder
 
-    return None if draft is None else str(draft_folder(load_draft(draft), tell))
+    if wanted.draft is None:
+        return None
+    known = load_draft(wanted.draft)
+    if (known.method, known.target) != (wanted.method, target):
+        allowed = f"a draft for {wanted.method} of {target}; this one is for {known.method} of {known.target}"
+        raise ConfigError("draft", wanted.draft, allowed)
+    return str(draft_folder(known, tell))
 
 
 def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], start_s: float, start_timeout_s: float = 60) -> LabSpec:
@@ -144,7 +152,8 @@ def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], start_s: float,
 def place_of(running: Lab) -> Place:
     """The lab as an experiment's place."""
     spec = running.spec
-    return Place(running.cluster, APP, APP, running.prometheus.query, partial(Balancer, running.ready), spec.sync_s, WINDOW_S, SLOTS_WINDOW_S, spec.scrape_s)
+    periods = spec.sync_s, WINDOW_S, SLOTS_WINDOW_S, spec.scrape_s
+    return Place(running.cluster, APP, APP, running.prometheus.query, partial(Balancer, running.ready), *periods, running.raise_if_dead)
 
 
 def run_lab(wanted: Sequence[Wanted], results: Path) -> list[ScalingRun]:

@@ -27,6 +27,13 @@ def data_dir() -> Path:
     return project_root() / "data"
 
 
+def check_writable(field: str, path: Path) -> None:
+    """Raises ConfigError, naming `field`, where nothing can be written at `path`: asked before the work whose result belongs there."""
+    place = next(folder for folder in path.resolve().parents if folder.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise ConfigError(field, str(path), f"a place that can be written to; {place} can't")
+
+
 def recorded_dir() -> Path:
     """Results that recorded mode reads by default: $SPECSTUDY_RESULTS, else data/results of the checkout."""
     given = os.environ.get("SPECSTUDY_RESULTS")

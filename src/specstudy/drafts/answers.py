@@ -12,9 +12,7 @@ import json
 import multiprocessing
 import os
 import sys
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from filelock import FileLock
 from specstudy.catalog.assets import Say
 from specstudy.drafts.prompts import TrainingPrompt
 from specstudy.drafts.recipe import Recipe
-from specstudy.errors import AssetError
+from specstudy.errors import AssetError, ConfigError, StoreWriteError
 from specstudy.serving.deployment import deploy
 from specstudy.serving.server import log_tail, run_guarded
 from specstudy.serving.vllm import vllm_env, vllm_version
@@ -75,19 +73,26 @@ def prepare(
     compared_with: Sequence[str],
     say: Say,
 ) -> None:
-    """Write WORK/prompts.jsonl, the prompts as token ids, and WORK/job.json. Raises AssetError when no prompt is short enough."""
+    """Write WORK/prompts.jsonl, the prompts as token ids, and WORK/job.json. Raises AssetError when no prompt is short enough.
+
+    Raises ConfigError where answers lie already: without a job.json nothing says whose they are.
+    """
+    if strangers := sorted(work.glob("answers-*.npz")):
+        raise ConfigError("work", str(work), f"a folder without answers; there is no job.json with {strangers[0].name} to say what it answers")
     chosen = _chosen(prompts, chat_token_ids(target_folder), recipe)
     if not chosen:
         raise AssetError(f"no training prompt has at most {recipe.max_long_prompt_tokens} tokens")
-    digest = hashlib.sha256("\n".join(key for key, _, _ in chosen).encode()).hexdigest()
-    job = Job(prompts_sha256=digest, compared_with=tuple(compared_with), **wanted(target_folder, recipe, data))
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / "prompts.jsonl").open("w") as lines:
-        for key, source, ids in chosen:
-            lines.write(json.dumps({"key": key, "source": source, "ids": ids}) + "\n")
-    partial = work / "job.partial"
-    partial.write_text(json.dumps(asdict(job)))
-    partial.replace(work / "job.json")
+    job = Job(prompts_sha256=_keys_sha256(key for key, _, _ in chosen), compared_with=tuple(compared_with), **wanted(target_folder, recipe, data))
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with (work / "prompts.jsonl").open("w") as lines:
+            for key, source, ids in chosen:
+                lines.write(json.dumps({"key": key, "source": source, "ids": ids}) + "\n")
+        partial = work / "job.partial"
+        partial.write_text(json.dumps(asdict(job)))
+        partial.replace(work / "job.json")
+    except OSError as error:
+        raise StoreWriteError(f"{work} can't be written: {error.strerror or error}; no answer was made yet") from error
     long = sum(len(ids) > recipe.max_prompt_tokens for _, _, ids in chosen)
     say(f"{len(chosen):,} of {len(prompts):,} prompts are taken, {long:,} of them with {recipe.max_prompt_tokens + 1:,} tokens or more")
 
@@ -136,13 +141,18 @@ def read_job(work: Path) -> Job:
         given: dict[str, Any] = {str(name): tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
         return Job(**given)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise AssetError(f"{path} can't be read ({error}); choose another --work folder, or remove this one to begin anew") from error
+        raise AssetError(f"{path} can't be read ({error}); choose another --work folder, or remove {work} to begin anew") from error
 
 
 def answer(work: Path, hardware: str, say: Say, part: int = 0, of: int = 1) -> None:
-    """Make the parts that are missing, in a process of its own. Raises AssetError when vLLM fails."""
+    """Make the parts that are missing, in a process of its own. Raises AssetError when vLLM fails, and for a part that isn't whole."""
     job = read_job(work)
-    mine = [path for _, path in _parts(work, job)[part::of]]
+    prompts = _prompts(work, job)
+    parts = _parts(work, job, prompts)[part::of]
+    mine = [path for _, path in parts]
+    for key, path in parts:
+        if path.exists():
+            _read_part(path, key, prompts)
     if all(path.exists() for path in mine):
         return
     log = work / f"answers-{part}-of-{of}.log"
@@ -164,24 +174,32 @@ def answer(work: Path, hardware: str, say: Say, part: int = 0, of: int = 1) -> N
 def conversations(work: Path) -> list[Conversation]:
     """All answers. Raises AssetError when parts are missing."""
     job = read_job(work)
+    asked = _prompts(work, job)
     found: list[Conversation] = []
-    for _, path in _parts(work, job):
+    for key, path in _parts(work, job, asked):
         if not path.exists():
             raise AssetError(f"{path} is missing: not all answers were made")
-        with _opened(path) as part:
-            prompts, answers = np.split(part["prompts"], part["prompt_ends"][:-1]), np.split(part["answers"], part["answer_ends"][:-1])
-            rows = zip(part["sources"], part["temperatures"], prompts, answers, strict=True)
-            found += [Conversation(str(source), float(temperature), prompt, text) for source, temperature, prompt, text in rows if len(text)]
+        found += [one for one in _read_part(path, key, asked) if len(one.answer)]
+    if not found:
+        raise AssetError(f"{work} holds no answer with a token in it: the target ends each at once")
     return found
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _read_part(path: Path, key: tuple[float, int], asked: Sequence[dict[str, Any]]) -> list[Conversation]:
+    """Raises AssetError for a part that isn't whole, and for the answers to other prompts, or at another temperature."""
     try:
-        with np.load(path) as part:
-            yield part
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        with path.open("rb") as file, np.load(file) as part:  # opened here: np.load leaves a damaged file open
+            prompts, answers = np.split(part["prompts"], part["prompt_ends"][:-1]), np.split(part["answers"], part["answer_ends"][:-1])
+            rows = zip(part["sources"], part["temperatures"], prompts, answers, strict=True)
+            found = [Conversation(str(source), float(temperature), prompt, text) for source, temperature, prompt, text in rows]
+    except Exception as error:  # numpy, zip and zlib have a dozen ways to say that a file is damaged
         raise AssetError(f"{path} isn't whole ({error}); remove it, and it is made again") from error
+    temperature, first = key
+    wanted_ = asked[first : first + PART_PROMPTS]
+    same = len(found) == len(wanted_) and all(np.array_equal(one.prompt, prompt["ids"]) for one, prompt in zip(found, wanted_, strict=True))
+    if not same or any(one.temperature != temperature for one in found):
+        raise AssetError(f"{path} answers other prompts than those of this folder, or at another temperature; remove it, and it is made again")
+    return found
 
 
 def regenerated_with() -> dict[str, str]:
@@ -189,15 +207,29 @@ def regenerated_with() -> dict[str, str]:
     return {"engine": "vllm", "version": vllm_version() or "unknown"}
 
 
-def _prompts(work: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (work / "prompts.jsonl").read_text().splitlines()]
+def _keys_sha256(keys: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()
 
 
-def _parts(work: Path, job: Job) -> list[tuple[tuple[float, int], Path]]:
+def _prompts(work: Path, job: Job) -> list[dict[str, Any]]:
+    """key, source and ids [L] of each prompt. Raises AssetError for a file that isn't the one that the job was written with."""
+    path = work / "prompts.jsonl"
+    found: list[dict[str, Any]] = []
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                one = json.loads(line)
+                found.append({"key": str(one["key"]), "source": str(one["source"]), "ids": np.array(one["ids"], dtype=np.int32)})
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise AssetError(f"{path} can't be read ({error}); choose another --work folder, or remove {work} to begin anew") from error
+    if _keys_sha256(one["key"] for one in found) != job.prompts_sha256:
+        raise AssetError(f"{path} doesn't hold the prompts that job.json was written with; choose another --work folder, or remove {work} to begin anew")
+    return found
+
+
+def _parts(work: Path, job: Job, prompts: Sequence[dict[str, Any]]) -> list[tuple[tuple[float, int], Path]]:
     """((temperature, first prompt), file) of each part."""
-    with (work / "prompts.jsonl").open() as lines:
-        count = sum(1 for _ in lines)
-    keys = [(temperature, first) for first in range(0, count, PART_PROMPTS) for temperature in job.temperatures]
+    keys = [(temperature, first) for first in range(0, len(prompts), PART_PROMPTS) for temperature in job.temperatures]
     return [(key, work / f"answers-{number:04d}.npz") for number, key in enumerate(keys)]
 
 
@@ -216,8 +248,9 @@ def make_parts(work: Path, part: int, of: int, hardware: str, engines: int) -> i
 
 
 def _run_engine(work: Path, part: int, of: int, hardware: str) -> None:
-    job, prompts = read_job(work), _prompts(work)
-    missing = [(key, path) for key, path in _parts(work, job)[part::of] if not path.exists()]
+    job = read_job(work)
+    prompts = _prompts(work, job)
+    missing = [(key, path) for key, path in _parts(work, job, prompts)[part::of] if not path.exists()]
     if not missing:
         return
     from vllm import LLM
@@ -235,7 +268,7 @@ def _make_part(engine: Any, path: Path, chosen: list[dict[str, Any]], temperatur
     from vllm.inputs import TokensPrompt
 
     sampling = SamplingParams(temperature=temperature, max_tokens=job.max_answer_tokens, detokenize=False, skip_special_tokens=False)
-    outputs = engine.generate([TokensPrompt(prompt_token_ids=one["ids"]) for one in chosen], sampling)
+    outputs = engine.generate([TokensPrompt(prompt_token_ids=one["ids"].tolist()) for one in chosen], sampling)
     _write(path, chosen, temperature, [list(output.outputs[0].token_ids) for output in outputs])
 
 

@@ -189,8 +189,12 @@ def read_card(folder: Path) -> Card:
 def write_card(card: Card, folder: Path) -> Path:
     """Write card.json into `folder`, by rename so that it is never half there."""
     path, scratch = folder / "card.json", folder / ".card.json"
-    scratch.write_text(json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return scratch.replace(path)
+    try:
+        scratch.write_text(json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return scratch.replace(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
 
 
 def acceptance_table(cards: list[Card]) -> pd.DataFrame:

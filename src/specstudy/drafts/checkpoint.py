@@ -20,7 +20,10 @@ from specstudy.errors import ConfigError
 Group = Literal["attention", "fc", "mlp", "lm_head", "d2t", "other"]
 AUX_IDS = "eagle_aux_hidden_state_layer_ids"
 PARALLEL_TOKENS = ("pard_token", "ptd_token_id", "mask_token_id")
-Size = Annotated[int, Field(gt=0)]
+Size = Annotated[int, Field(gt=0, lt=2**31)]
+# What the checks can read; a head in FP8 isn't one of the study's.
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)
+MOST_LAYERS = 1024  # a check makes a list of what each layer must hold
 
 
 class ConfigView(BaseModel):
@@ -34,7 +37,7 @@ class ConfigView(BaseModel):
     architectures: list[str] | None = None
     hidden_size: Size | None = None
     intermediate_size: Size | None = None
-    num_hidden_layers: Size | None = None
+    num_hidden_layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)] | None = None
     num_attention_heads: Size | None = None
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
@@ -82,7 +85,10 @@ class Head:
 
 
 def read_head(folder: Path) -> Head:
-    """Config and weights of a head's folder. Raises ConfigError for one that can't be read, and for a config.json with wrong types."""
+    """Config and weights of a head's folder.
+
+    Raises ConfigError for one that can't be read, for a config.json with wrong types, and for a tensor that no head holds.
+    """
     config = read_json(folder / "config.json", "head")
     check_types(config, "head: config.json")
     whole = folder / "model.safetensors"
@@ -96,6 +102,10 @@ def read_head(folder: Path) -> Head:
             tensors |= load_file(path)
         except (OSError, SafetensorError) as error:
             raise ConfigError("head", str(path), f"a whole safetensors file ({error})") from error
+    for name, tensor in tensors.items():
+        if tensor.dim() == 0 or tensor.numel() == 0 or tensor.dtype not in DTYPES:
+            allowed = f"at least one dimension, none of size 0, and one of {', '.join(map(str, DTYPES))}"
+            raise ConfigError(f"head: {name}", f"{list(tensor.shape)} of {tensor.dtype}", allowed)
     return Head(folder, config, {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()})
 
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 
 from specstudy.catalog.assets import Say
 from specstudy.catalog.materialise import target_folder
-from specstudy.catalog.models import Target
+from specstudy.catalog.models import ShapeSource, Target
 from specstudy.catalog.packed import D2T, LM_HEAD
+from specstudy.catalog.paths import check_writable
 from specstudy.drafts.answers import Conversation, Job, answer, conversations, prepare, read_job, regenerated_with, wanted
 from specstudy.drafts.card import Card, CardTarget, Data, DataSource, NormFlags, RegeneratedWith, StartedFrom, Training, Validation, write_card
 from specstudy.drafts.check import check_head, failures
@@ -30,7 +32,7 @@ from specstudy.drafts.rows import batch_of, by_length, covered, draft_vocabulary
 from specstudy.drafts.start import read_start
 from specstudy.drafts.step import target_states
 from specstudy.drafts.training import Progress, train
-from specstudy.errors import ConfigError, StoreBusyError
+from specstudy.errors import ConfigError, StoreBusyError, StoreWriteError
 from specstudy.workloads.prompts import EVALUATION_SHARE
 
 COPIED = (
@@ -60,8 +62,9 @@ def device_of_this_machine() -> torch.device:
 def regenerate(order: Order, say: Say, part: int = 0, of: int = 1) -> Job:
     """Write the training prompts and the target's answers into the work folder; parts that are there stay.
 
-    Raises ConfigError for data that can't be had, AssetError when vLLM fails.
+    Raises ConfigError for data that can't be had and for a target without weights, AssetError when vLLM fails.
     """
+    check_order(order)
     folder = target_folder(order.target, say)
     check_fits(order.recipe, folder)
     data = tuple(data_id(name) for name in order.data)
@@ -77,6 +80,13 @@ def regenerate(order: Order, say: Say, part: int = 0, of: int = 1) -> Job:
             raise ConfigError("work", str(order.work), f"a folder without the answers of another order; there {name} is {getattr(job, name)}, here {value}")
     answer(order.work, "gpu" if device_of_this_machine().type == "cuda" else "cpu", say, part, of)
     return job
+
+
+def check_order(order: Order) -> None:
+    """Raises ConfigError for a target of random weights, whose answers teach nothing, and for a work folder that can't be written."""
+    if isinstance(order.target.source, ShapeSource):
+        raise ConfigError("target", order.target.name, "a target with weights of its own; those of a shape are random")
+    check_writable("work", order.work / "job.json")
 
 
 def check_fits(recipe: Recipe, folder: Path) -> None:
@@ -99,6 +109,7 @@ def train_head(order: Order, command: Sequence[str], say: Say) -> Path:
 
     Raises ConfigError, AssetError, and StoreBusyError when another training writes the same head.
     """
+    check_order(order)
     order.work.mkdir(parents=True, exist_ok=True)
     checkpoint = order.work / f"head-{order.name}.pt"
     try:
@@ -132,16 +143,24 @@ def _train_head(order: Order, checkpoint: Path, command: Sequence[str], say: Say
     progress = train(head, target, (training, validation), draft_vocab, recipe, checkpoint, say, began)
     config, tensors = exported(head, recipe, draft_vocab, mask_token, folder)
     card = make_card(order, job, told, head, config, progress, share, command, None if start is None else start.said)
-    scratch = order.out.parent / f".{order.out.name}.partial"  # what lies at `out` is whole, and passed
+    try:
+        return _put(order.out, config, tensors, card, folder, say)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StoreWriteError(f"{order.out} can't be written: {reason}; the training is in {checkpoint}, the same command exports it again") from error
+
+
+def _put(out: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor], card: Card, target: Path, say: Say) -> Path:
+    scratch = out.parent / f".{out.name}.partial"  # what lies at `out` is whole, and passed
     shutil.rmtree(scratch, ignore_errors=True)
     write_head(scratch, config, tensors)
     write_card(card, scratch)
-    failed = list(failures(check_head(scratch, folder, card)))
+    failed = list(failures(check_head(scratch, target, card)))
     if failed:
         raise ConfigError("head", str(scratch), "; ".join(f"{one.check}: {one.found}, allowed {one.allowed}" for one in failed))
-    scratch.rename(order.out)
-    say(f"{order.out}: every check passed")
-    return order.out
+    scratch.rename(out)
+    say(f"{out}: every check passed")
+    return out
 
 
 def load_frozen(folder: Path, device: torch.device) -> Any:

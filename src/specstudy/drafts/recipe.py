@@ -56,7 +56,7 @@ class Recipe(StrictModel):
     steps: int | None = Field(default=None, ge=1, description="end after this many steps")
     minutes: float | None = Field(default=None, gt=0, description="end after this much training time")
     validate_every_s: float = Field(default=45, gt=0)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32, description="the engine takes no larger one")
 
     @model_validator(mode="after")
     def _ends(self) -> Recipe:

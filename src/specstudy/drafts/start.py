@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from specstudy.catalog import load_draft, project_root
@@ -101,9 +102,12 @@ def _same_method(given: str, head: Head, recipe: Recipe) -> None:
 
 
 def _shaped(recipe: Recipe, head: Head, vocabulary: int) -> Recipe:
-    shape = {name: head.config[name] for name in ("num_hidden_layers", "intermediate_size")}
-    changes = {"layers": shape["num_hidden_layers"], "intermediate_size": shape["intermediate_size"], "draft_vocab_size": vocabulary}
-    return Recipe.model_validate({**recipe.model_dump(), **changes, "aux_layers": tuple(head.aux_layers)})
+    """Raises ConfigError for a shape that isn't said, and for one that no recipe has."""
+    changes = {"layers": head.config.get("num_hidden_layers"), "intermediate_size": head.config.get("intermediate_size"), "draft_vocab_size": vocabulary}
+    try:
+        return Recipe.model_validate({**recipe.model_dump(), **changes, "aux_layers": tuple(head.aux_layers)})
+    except ValidationError as error:
+        raise ConfigError.from_pydantic(error, "from: config.json") from error
 
 
 def _mask_token(head: Head) -> int:

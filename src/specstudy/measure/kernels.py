@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 # vLLM's monitor of compilation (vllm/utils/jit_monitor.py, the same words in 0.26.0 and 0.32.0) says once that it watches, on a GPU before
@@ -19,10 +20,19 @@ class KernelLog:
         self.compiled()
 
     def compiled(self) -> int | None:
-        """Kernels compiled since it was asked last; None while the log doesn't say that the engine watches for them."""
-        with self._path.open("rb") as log:
-            log.seek(self._read)
-            fresh = log.read()
+        """Kernels compiled since it was asked last; None while the log doesn't say that the engine watches for them.
+
+        Of a log that was removed or cut short meanwhile nothing can be said, so that is None too.
+        """
+        try:
+            with self._path.open("rb") as log:
+                if log.seek(0, os.SEEK_END) < self._read:
+                    self._read = log.tell()
+                    return None
+                log.seek(self._read)
+                fresh = log.read()
+        except OSError:
+            return None
         whole = fresh[: fresh.rfind(b"\n") + 1]  # the rest of a line that is being written is read next time
         self._read += len(whole)
         self._watched = self._watched or WATCHED in whole

@@ -16,7 +16,10 @@ from specstudy.scaling.pictures import SETTLED_S
 from specstudy.scaling.record import ScalingRun
 from specstudy.scaling.views import RunView
 
-NO_PAIR = Text("*No two runs of real replicas at the same load are on file, one without speculation and one with it, so nothing measured can be compared.*")
+NO_PAIR = Text(
+    "*Among the newest runs of each policy and method are no two of real replicas at the same load, on the same machine and in the same allocation, one "
+    "without speculation and one with it, so nothing measured can be compared.*"
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Ended:
         """Of the requests that were due in that time."""
         due, fall = self.view.requests["scheduled_s"], self.view.run.fall_s
         return self.view.ttft_ms[(due > fall - SETTLED_S) & (due <= fall)]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether anything is known of that time."""
+        return bool(self.samples["ready"].notna().any() and self.samples["slots_in_use"].notna().any())
 
     @property
     def replicas(self) -> float:
@@ -132,8 +140,12 @@ def _saved(base: Ended, other: Ended) -> str:
 
 
 def pair_of(found: Sequence[RunView]) -> Pair | None:
-    """The newest real run with speculation that has one without it beside it: same policy, load, slots and target. None if there is none."""
-    real = sorted((view for view in found if view.run.server == "real"), key=lambda view: view.run.started_at, reverse=True)
+    """The newest real run with speculation that has one without it beside it: same policy, load, slots, target and allocation. None if there is none.
+
+    A run of whose last SETTLED_S no sample is on file can't be compared.
+    """
+    whole = [view for view in found if view.run.server == "real" and Ended(view).sampled]
+    real = sorted(whole, key=lambda view: view.run.started_at, reverse=True)
     for other in (view for view in real if view.run.method != "none"):
         base = next((view for view in real if view.run.method == "none" and _load(view.run) == _load(other.run)), None)
         if base is not None:
@@ -143,4 +155,5 @@ def pair_of(found: Sequence[RunView]) -> Pair | None:
 
 def _load(run: ScalingRun) -> tuple[object, ...]:
     rates = tuple(rate for rate, _ in run.stages)
-    return run.policy, rates, run.stages[0][1], run.seed, run.max_tokens, run.slots, run.slo_ttft_ms, run.target, run.engine_version, run.gpu
+    where = run.allocation, run.gpu, run.host_cpu, run.host_cpus, run.engine_version
+    return run.policy, rates, run.stages[0][1], run.seed, run.max_tokens, run.slots, run.slo_ttft_ms, run.target, where

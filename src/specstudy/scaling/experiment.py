@@ -52,10 +52,17 @@ class LoadSpec:
     slo_ttft_ms: float = 1000
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Raises ConfigError for stages that give no arrivals: here, before anything is started."""
+        steps(self.stages, self.seed)
+
 
 @dataclass(frozen=True)
 class Place:
-    """Where it runs: the cluster, what Prometheus answers, what sends requests for a model, how the autoscaler is set."""
+    """Where it runs: the cluster, what Prometheus answers, what sends requests for a model, how the autoscaler is set.
+
+    `raise_if_dead`: raises ServerError where a program has ended without which nothing is scaled; a place elsewhere can't tell.
+    """
 
     cluster: Cluster
     deployment: str
@@ -66,6 +73,7 @@ class Place:
     window_s: float
     slots_window_s: float
     scrape_s: float
+    raise_if_dead: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -78,13 +86,17 @@ class Finished:
 
 
 def run_load(place: Place, replica: Replica, policy: HpaPolicy, load: LoadSpec, *, profile: str, settle_s: float = 0) -> Finished:
-    """Drive the load and sample meanwhile, and for `settle_s` after the last answer. A lost request is counted, and makes no run failed."""
+    """Drive the load and sample meanwhile, and for `settle_s` after the last answer. A lost request is counted, and makes no run failed.
+
+    Raises ServerError where the place has died under it: what wasn't scaled says nothing of the policy.
+    """
     record_id, started = uuid.uuid4().hex[:16], datetime.now(UTC)
     arrival = steps(load.stages, load.seed)
     prompts = [load.prompts[index % len(load.prompts)] for index in range(len(arrival.times_s))]
     with sampling(place.cluster, place.deployment, place.autoscaler, place.query) as sampled:
         driven = run_async(_drive(place, replica.target, load, prompts))
         _wait_until(driven.began + sum(length for _, length in load.stages) + settle_s)
+        place.raise_if_dead()
     # The pauses between chunks are left out: a scaling run asks nothing of them, and they are most of a row.
     no_chunks: dict[str, Any] = {"chunk_tokens": (), "chunk_gap_us": ()}
     requests = tuple(request_row(record_id, index, prompts[index], driven).model_copy(update=no_chunks) for index in range(len(prompts)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specstudy.errors import ServerStartError
+from specstudy.errors import ServerDiedError, ServerStartError
 from specstudy.scaling import objects
 from specstudy.scaling.agent import NodeAgent, node_agent
 from specstudy.scaling.binaries import Binaries
@@ -56,6 +56,7 @@ class Lab:
     agent: NodeAgent
     adapter: subprocess.Popen[bytes]
     adapter_port: int
+    adapter_log: Path
     addresses: Mapping[str, str] = field(default_factory=dict)
 
     def ready(self) -> Mapping[str, str]:
@@ -74,8 +75,15 @@ class Lab:
             if time.monotonic() > deadline:
                 logs = "\n".join(log_tail(pod.log_path, 8) for pod in pods[:1])
                 raise ServerStartError(f"{len(self.addresses)} of {replicas} replicas were ready after {timeout_s:.0f} s; a log ends:", logs)
-            self.plane.raise_if_dead()
+            self.raise_if_dead()
             time.sleep(0.1)
+
+    def raise_if_dead(self) -> None:
+        """Raises ServerDiedError, with its log's last lines, if a program of the control plane, Prometheus or the adapter has ended."""
+        self.plane.raise_if_dead()
+        for name, process, log in (("Prometheus", self.prometheus.process, self.prometheus.log_path), ("the adapter", self.adapter, self.adapter_log)):
+            if process.poll() is not None:
+                raise ServerDiedError(f"{name} ended with status {process.returncode}; its log ends:", log_tail(log))
 
 
 @contextmanager
@@ -95,13 +103,18 @@ def lab(binaries: Binaries, folder: Path, spec: LabSpec) -> Iterator[Lab]:
         )
         agent = undo.enter_context(node_agent(plane.client, folder, spec.change))
         cluster, port = Cluster(plane.client), free_port()
-        running = Lab(spec, plane, cluster, found, agent, start_adapter(plane, found.url, folder, port), port)
+        running = Lab(spec, plane, cluster, found, agent, start_adapter(plane, found.url, folder, port), port, adapter_log(folder))
         undo.callback(lambda: stop(running.adapter))
         undo.enter_context(_discovering(running))
         cluster.apply([objects.deployment(spec.command, spec.env, spec.pre_stop, replicas=spec.policy.min_replicas, start_s=spec.start_s), objects.service()])
         running.await_ready(spec.policy.min_replicas, spec.start_s + 30)
         cluster.apply([objects.autoscaler(spec.policy)])
         yield running
+
+
+def adapter_log(folder: Path) -> Path:
+    """Where the adapter of a lab in `folder` writes."""
+    return folder / "logs" / "adapter.log"
 
 
 def start_adapter(plane: ControlPlane, prometheus_url: str, folder: Path, port: int) -> subprocess.Popen[bytes]:
@@ -111,7 +124,7 @@ def start_adapter(plane: ControlPlane, prometheus_url: str, folder: Path, port: 
     argv = [sys.executable, "-m", "specstudy.scaling.adapter", "--prometheus", prometheus_url, "--host", "127.0.0.1", "--port", str(port), "--together"]
     argv += ["--tls-cert", str(served.certificate), "--tls-key", str(served.key)]
     argv += ["--requestheader-ca", str(plane.front_proxy.certificate), "--allowed-name", "aggregator"]
-    log = folder / "logs" / "adapter.log"
+    log = adapter_log(folder)
     process = start(Command(tuple(argv), {}, port, "", log))
     try:
         cluster = Cluster(plane.client)

@@ -35,6 +35,11 @@ class Prometheus:
     folder: Path
     process: subprocess.Popen[bytes]
 
+    @property
+    def log_path(self) -> Path:
+        """Its log."""
+        return self.folder / "logs" / "prometheus.log"
+
     def set_targets(self, pods: Mapping[str, str], namespace: str = "default") -> None:
         """Scrape these pods from now on: name to host:port. Labels are those that a PodMonitor gives: namespace and pod."""
         content = [{"targets": [address], "labels": {"namespace": namespace, "pod": pod}} for pod, address in pods.items()]
@@ -77,15 +82,15 @@ def prometheus(
     for number, content in enumerate(rules):
         files.append(folder / f"rules-{number}.yaml")
         files[-1].write_text(yaml.safe_dump(dict(content), sort_keys=False))
-    targets, config, log, port = folder / "targets.json", folder / "prometheus.yaml", folder / "logs" / "prometheus.log", free_port()
+    targets, config, port = folder / "targets.json", folder / "prometheus.yaml", free_port()
     targets.write_text("[]")
     config.write_text(yaml.safe_dump(configuration(files, targets, scrape_interval_s, evaluation_interval_s), sort_keys=False))
     flags = {"config.file": str(config), "storage.tsdb.path": str(folder / "tsdb"), "web.listen-address": f"127.0.0.1:{port}", "log.level": "warn"}
     argv = (binaries.path("prometheus"), *(f"--{name}={value}" for name, value in flags.items()))
-    process = start(Command(argv, {}, port, "", log))
+    process = start(Command(argv, {}, port, "", folder / "logs" / "prometheus.log"))
     try:
         running = Prometheus(f"http://127.0.0.1:{port}", folder, process)
-        _await_ready(running, log)
+        _await_ready(running, running.log_path)
         yield running
     finally:
         stop(process)

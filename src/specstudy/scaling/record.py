@@ -137,8 +137,10 @@ class ScalingStore(RecordStore):
     @classmethod
     @contextmanager
     def opened(cls, folder: Path, chapter: str = CHAPTER) -> Iterator[ScalingStore]:
-        """As RecordStore.writing."""
+        """As RecordStore.writing. Raises RecordError for files beside it to which a run couldn't be added when it is over."""
         with cls.writing(folder, chapter) as store:
+            load_samples(store.records_path.with_suffix(".samples.parquet"))
+            load_requests(store.requests_path)
             yield cls(store.records_path)
 
     def keep(self, run: ScalingRun, requests: Sequence[RequestRow], samples: Sequence[Sample]) -> None:
@@ -162,7 +164,7 @@ def load_samples(path: Path) -> pa.Table:
         return SAMPLES_SCHEMA.empty_table()
     try:
         return pq.read_table(path, schema=SAMPLES_SCHEMA)
-    except pa.ArrowInvalid as error:
+    except (OSError, pa.ArrowInvalid) as error:
         raise RecordError(f"{path} is no readable parquet file: {error}") from error
 
 

@@ -12,9 +12,9 @@ GIB = 2**30
 def log_facts(log_path: Path) -> dict[str, Any]:
     """kv_cache_tokens, weights_gib, linear_kernel, model_runner and async_scheduling, as vLLM's log states them.
 
-    A line that isn't there gives no key.
+    A line that isn't there gives no key, nor does a log that somebody has removed.
     """
-    text = log_path.read_text(errors="replace")
+    text = log_path.read_text(errors="replace") if log_path.is_file() else ""
     facts: dict[str, Any] = {}
     if cache := re.search(r"KV cache size: ([\d,]+) tokens", text):
         facts["kv_cache_tokens"] = int(cache[1].replace(",", ""))

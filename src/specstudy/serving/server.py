@@ -174,9 +174,12 @@ def run_guarded(argv: Sequence[str], env: Mapping[str, str], log_path: Path, wai
 
 
 def start(command: Command) -> subprocess.Popen[bytes]:
-    """Start a command under its guard, and wait for nothing; end it with `stop`."""
-    command.log_path.parent.mkdir(parents=True, exist_ok=True)
-    command.log_path.write_bytes(b"")
+    """Start a command under its guard, and wait for nothing; end it with `stop`. Raises ConfigError for a log that can't be written."""
+    try:
+        command.log_path.parent.mkdir(parents=True, exist_ok=True)
+        command.log_path.write_bytes(b"")
+    except OSError as error:
+        raise ConfigError("log", str(command.log_path), f"a file that can be written ({error.strerror or error})") from error
     # A session of its own: Ctrl-C at a terminal reaches us, and we stop the server in order.
     return subprocess.Popen(
         [sys.executable, "-S", "-E", guard.__file__, str(command.log_path), *command.argv],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,8 @@ def test_the_group_of_a_tensor(name: str, group: str) -> None:
         ("num_key_value_heads", True, "valid integer"),
         ("head_dim", 16.5, "valid integer"),
         ("hidden_size", 0, "greater than 0"),
+        ("num_hidden_layers", 10**12, "less than or equal to 1024"),  # a check would fill the memory with what each of them must hold
+        ("vocab_size", 2**31, "less than 2147483648"),
         ("intermediate_size", [96], "valid integer"),
         ("vocab_size", "256", "valid integer"),
         ("draft_vocab_size", "a", "valid integer"),
@@ -147,4 +150,18 @@ def test_a_packed_head_is_not_read_as_weights(make_head: MakeHead) -> None:
     folder = make_head("eagle3")
     (folder / "model.safetensors").rename(folder / "head.safetensors.xz")
     with pytest.raises(ConfigError, match="unpack it first"):
+        read_head(folder)
+
+
+@pytest.mark.parametrize("name", ["fc.weight", "d2t", "lm_head.weight", "layers.0.hidden_norm.weight"])
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda tensor: tensor.flatten()[0].clone(), lambda tensor: tensor[:0].clone(), lambda tensor: tensor.float().to(torch.float8_e4m3fn)],
+    ids=["a number", "empty", "FP8"],
+)
+def test_a_tensor_that_no_head_holds_is_refused(name: str, spoil: Callable[[torch.Tensor], torch.Tensor], make_head: MakeHead) -> None:
+    folder = make_head("eagle3")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, name: spoil(tensors[name])}, folder / "model.safetensors")
+    with pytest.raises(ConfigError, match=f"head: {name}: got"):
         read_head(folder)

@@ -141,3 +141,12 @@ def test_unpack_into_a_place_that_cannot_be_written_is_refused(packed: Path, tmp
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match=r"out: got '.*below'; a folder that can be written to \("):
         run("unpack", "tiny-head", str(tmp_path / "file" / "below"))
+
+
+def test_the_head_before_packing_is_looked_at_before_anything_is_measured(packed: Path, tmp_path: Path) -> None:
+    words = ("measure", "tiny-head", "--profile", "tiny-cpu", "--unpacked")
+    with pytest.raises(ConfigError, match="no such file"):
+        run(*words, str(tmp_path / "nowhere"))
+    write_card(read_card(packed).model_copy(update={"packing": None}), packed)
+    with pytest.raises(ConfigError, match=r"unpacked: got .*wasn't packed"):
+        run(*words, str(tmp_path / "nowhere"))

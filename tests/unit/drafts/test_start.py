@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,19 +19,19 @@ from typer.testing import CliRunner
 
 from specstudy.catalog import load_target
 from specstudy.catalog.assets import silent
-from specstudy.catalog.models import Target
+from specstudy.catalog.models import ShapeSource, Target
 from specstudy.catalog.packed import content_sha256
 from specstudy.cli import app
 from specstudy.drafts.answers import Conversation, Job, _write, wanted
 from specstudy.drafts.card import StartedFrom, card_text, facts_table, read_card, write_card
 from specstudy.drafts.head import build_head, start_from_target
 from specstudy.drafts.pack import pack_head
-from specstudy.drafts.pipeline import Order, exported, train_head
+from specstudy.drafts.pipeline import Order, exported, regenerate, train_head
 from specstudy.drafts.prompts import data_id
 from specstudy.drafts.recipe import Recipe, recipe_for
 from specstudy.drafts.start import read_start
 from specstudy.drafts.training import Progress, train
-from specstudy.errors import AssetError, ConfigError
+from specstudy.errors import AssetError, ConfigError, StoreWriteError
 
 
 def tiny(folder: Path) -> Target:
@@ -126,6 +127,13 @@ def test_a_head_that_is_damaged_or_not_there_is_refused(head_of: MakeHead, targe
         read_start(str(folder), tiny(target), target, recipe_of("eagle3"), silent).build(target)
 
 
+def test_a_head_that_does_not_say_how_many_layers_it_has_is_refused(head_of: MakeHead, target: Path) -> None:
+    folder = head_of("eagle3")
+    edit_config(folder, num_hidden_layers=None)
+    with pytest.raises(ConfigError, match=r"config\.json: layers: got None"):
+        read_start(str(folder), tiny(target), target, recipe_of("eagle3"), silent)
+
+
 @pytest.mark.parametrize(("option", "value"), [("--layers", "1"), ("--intermediate-size", "64"), ("--draft-vocab-size", "100")])
 def test_the_shape_is_that_of_the_head_and_cannot_be_given_beside_it(option: str, value: str, head_of: MakeHead, checkout: Path, tmp_path: Path) -> None:
     words = ["drafts", "train", "--method", "eagle3", "--target", "tiny", "--out", str(tmp_path / "out"), "--from", str(head_of("eagle3")), option, value]
@@ -150,9 +158,10 @@ def work_of(place: Path, target: Path, told: list[Conversation], recipe: Recipe,
     """A work folder whose answers are made, so that no engine is started."""
     data.write_text('{"prompt": "one"}\n')
     place.mkdir()
-    lines = [{"key": str(number), "source": "own", "ids": one.prompt.tolist()} for number, one in enumerate(told)]
+    lines: list[dict[str, Any]] = [{"key": str(number), "source": "own", "ids": one.prompt.tolist()} for number, one in enumerate(told)]
     (place / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    job = Job(prompts_sha256="a" * 64, compared_with=(), **wanted(target, recipe, [data_id(str(data))]))
+    digest = hashlib.sha256("\n".join(line["key"] for line in lines).encode()).hexdigest()
+    job = Job(prompts_sha256=digest, compared_with=(), **wanted(target, recipe, [data_id(str(data))]))
     (place / "job.json").write_text(json.dumps(asdict(job)))
     _write(place / "answers-0000.npz", lines, 0.0, [one.answer.tolist() for one in told])
     return place
@@ -190,6 +199,45 @@ def test_a_mismatch_stops_it_before_anything_is_written(order: Order, head_of: M
     after = {path: path.read_bytes() for path in order.work.iterdir() if path.suffix != ".lock"}
     assert after == before
     assert not order.out.exists()
+
+
+def test_what_lies_in_the_way_of_the_head_costs_no_training(order: Order, tmp_path: Path) -> None:
+    """A file that came to lie in --out meanwhile stays, and training isn't done again once it is gone."""
+
+    def put_one_there(what: str) -> None:
+        if what.startswith("training"):
+            order.out.mkdir()
+            (order.out / "mine.txt").write_text("mine")
+
+    with pytest.raises(StoreWriteError, match=r"first can't be written: Directory not empty; the training is in .*head-first\.pt"):
+        train_head(order, ["x"], put_one_there)
+    assert (order.out / "mine.txt").read_text() == "mine"
+    (order.out / "mine.txt").unlink()
+    told_: list[str] = []
+    train_head(order, ["x"], told_.append)
+    assert any(line.startswith("going on from step 40") for line in told_)
+    assert read_card(order.out).training.steps == 40
+
+
+def test_a_target_of_random_weights_is_refused(order: Order) -> None:
+    shape = order.target.model_copy(update={"source": ShapeSource(kind="shape", shape="llama-tiny")})
+    before = sorted(order.work.iterdir())
+    with pytest.raises(ConfigError, match="target: got 'tiny'; a target with weights of its own"):
+        train_head(replace(order, target=shape), ["x"], silent)
+    assert sorted(order.work.iterdir()) == before
+
+
+def test_a_work_folder_that_is_a_file_is_refused(order: Order, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for make in (lambda found: train_head(found, ["x"], silent), lambda found: regenerate(found, silent)):
+        with pytest.raises(ConfigError, match="work: got"):
+            make(replace(order, work=tmp_path / "file"))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_the_engine_does_not_take_is_refused(seed: int) -> None:
+    with pytest.raises(ConfigError, match="seed"):
+        recipe_of("eagle3", seed=seed)
 
 
 def trained(target: Path, told: list[Conversation], recipe: Recipe, head: Any, path: Path, began: str | None) -> Progress:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.standin.scaling import scaling_run
 
@@ -93,6 +94,8 @@ def test_the_last_minute_of_the_high_load_is_what_counts(tmp_path: Path) -> None
         {"policy": tried_policy("wait-and-slots", 4, 40)},
         {"engine_version": "2"},
         {"seed": 1},
+        {"allocation": "another boot"},
+        {"host_cpus": 64},
     ],
     ids=lambda more: next(iter(more)),
 )
@@ -110,3 +113,13 @@ def test_equal_counts_save_nothing(tmp_path: Path) -> None:
     same = replace(found, other=found.base)
     assert "it saved none" in same.conclusion().markdown
     assert "neither sooner nor later" in same.conclusion().markdown
+
+
+def test_a_run_without_samples_is_no_pair(tmp_path: Path) -> None:
+    """The API server or Prometheus was away for the last minute of 3x: nothing is known of its replicas."""
+    loaded = kept(tmp_path, (run("a"), 0.6, 3), (run("b", **SPECULATION), 0.3, 2))
+    assert pair_of(views(loaded)) is not None
+    table = loaded.samples.to_pandas()
+    late = (table["record_id"] == "b") & (table["at_s"] > 100)
+    for spoilt in (table[~late], table.assign(slots_in_use=table["slots_in_use"].where(~late))):
+        assert pair_of(views(replace(loaded, samples=pa.Table.from_pandas(spoilt, preserve_index=False)))) is None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from specstudy.book.lab import Wanted, prepare
 from specstudy.book.saving import saving
 from specstudy.book.scaling import open_scaling
 from specstudy.catalog import recorded_dir
+from specstudy.cli import app
 from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table, Text
 from specstudy.scaling.record import load_runs
@@ -128,3 +130,18 @@ def test_stand_ins_have_no_speculation() -> None:
 def test_a_maximum_below_the_minimum_is_refused() -> None:
     with pytest.raises(ConfigError, match="max_replicas"):
         prepare(Wanted(max_replicas=0))
+
+
+def test_a_load_without_an_end_or_without_a_request_is_refused() -> None:
+    for rate in (float("inf"), 1e-9):
+        with pytest.raises(ConfigError, match="stages"):
+            prepare(Wanted(rate=rate))
+    for word, value in (("--rate", "inf"), ("--rate", "1e9"), ("--high-s", "1e9"), ("--seed", str(2**32))):
+        assert CliRunner().invoke(app, ["lab", "run", word, value]).exit_code == 2
+
+
+@NEEDS_VLLM
+def test_a_draft_of_another_method_or_target_is_refused_before_anything_starts() -> None:
+    for draft, said in (("smollm2-135m-peagle", "this one is for peagle of smollm2"), ("llama-3.3-70b-redhat-eagle3", "of llama-3.3-70b")):
+        with pytest.raises(ConfigError, match=f"draft: got '{draft}'; a draft for eagle3 of smollm2-135m-instruct; .*{said}"):
+            prepare(Wanted(server="real", rate=1, method="eagle3", draft=draft, num_speculative_tokens=3))

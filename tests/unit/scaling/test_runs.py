@@ -172,3 +172,13 @@ def test_the_algorithm_decides_as_the_controller_of_the_kept_runs_did(folder: Pa
     assert len(passes) > 20 * len(loaded.runs)
     agreed = sum(one.ours == one.theirs for one in passes) / len(passes)
     assert agreed >= 0.97
+
+
+@pytest.mark.parametrize("name", ["samples", "requests"])
+def test_a_file_to_which_no_run_can_be_added_is_refused_before_the_run(name: str, tmp_path: Path) -> None:
+    """Else the run would be lost when it is over."""
+    path = tmp_path / f"08_hpa_scaling.{name}.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(RecordError, match=path.name), ScalingStore.opened(tmp_path):
+        pytest.fail("it was opened")
+    assert path.read_bytes() == b"PAR1 and no more"
