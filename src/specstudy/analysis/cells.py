@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from specstudy.analysis.stats import Interval, mean_interval
 from specstudy.records.provenance import without_port
-from specstudy.records.schema import P99_NEEDS, Record
+from specstudy.records.schema import P99_NEEDS, Method, Record
 
 
 @dataclass(frozen=True)
 class Variant:
     """What is served: the baseline, or a method with its draft and K."""
 
-    method: str
+    method: Method
     draft: str | None
     num_speculative_tokens: int | None
     engine_variant: str | None = None
@@ -121,7 +121,7 @@ def group(records: Sequence[Record], requests: pa.Table) -> list[Cell]:
     by_key: dict[tuple[Variant, Load], dict[str, list[Record]]] = {}
     for record in good:
         if record.allocation in together:
-            by_key.setdefault((variant_of(record), _load(record)), {}).setdefault(record.allocation, []).append(record)
+            by_key.setdefault((variant_of(record), load_of(record)), {}).setdefault(record.allocation, []).append(record)
     chosen = {key: _newest(found) for key, found in by_key.items()}
     wanted = {allocation for (variant, _), allocation in chosen.items() if variant.method != "none"}
     frame = requests.to_pandas()
@@ -167,7 +167,8 @@ def variant_of(record: Record) -> Variant:
     return Variant(record.method, record.draft, record.num_speculative_tokens, record.engine_variant)
 
 
-def _load(record: Record) -> Load:
+def load_of(record: Record) -> Load:
+    """How a record's server was loaded."""
     return Load(record.workload, record.pattern, record.concurrency, record.request_rate)
 
 
@@ -180,7 +181,17 @@ def _same_configuration(records: Iterable[Record]) -> tuple[Record, ...]:
 
 def _configuration(record: Record) -> tuple[object, ...]:
     what = record.evidence, record.target, record.engine_version, record.quantization, record.dtype, record.kv_cache_dtype
-    return without_port(record.server_argv), record.server_env, *what, record.num_prompts, record.max_tokens, record.temperature, record.dataset_sha256
+    packages = tuple(sorted(record.packages.items()))
+    return (
+        without_port(record.server_argv),
+        record.server_env,
+        packages,
+        *what,
+        record.num_prompts,
+        record.max_tokens,
+        record.temperature,
+        record.dataset_sha256,
+    )
 
 
 def _order(cell: Cell) -> tuple[object, ...]:

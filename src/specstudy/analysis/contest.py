@@ -86,12 +86,17 @@ def inflections(contests: Sequence[Speedup]) -> list[Inflection]:
 def inflection(contests: Sequence[Speedup], k: int | None = None) -> Inflection | None:
     """Where the throughput ratio of these contests falls to 1 as concurrency grows; None under two concurrencies.
 
+    They are of one workload, each concurrency once. Raises ValueError for two at one concurrency.
+
     The first crossing from above, by linear interpolation of the logarithm of the ratio over log2 of concurrency between
     the two cells around it. The interval is a parametric bootstrap over repeats: each cell's log ratio is drawn from its
     own Student t distribution (mean, standard error, repeats - 1 degrees of freedom), the crossing found each time, and
     the 2.5 and 97.5 percentiles taken. Drawing the few repeats themselves with replacement would make it too narrow.
     """
-    by_load = {contest.cell.load.concurrency: contest for contest in contests if contest.cell.load.concurrency}
+    closed = [contest for contest in contests if contest.cell.load.concurrency]
+    by_load = {contest.cell.load.concurrency or 0: contest for contest in closed}
+    if len(by_load) < len(closed):
+        raise ValueError("an inflection needs the contests of one workload, one for each concurrency")
     ordered = tuple(by_load[c] for c in sorted(by_load))
     if len(ordered) < 2:
         return None

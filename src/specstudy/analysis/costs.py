@@ -15,7 +15,6 @@ from specstudy.analysis.speedup import paired
 from specstudy.analysis.stats import CONFIDENCE, Interval, mean_interval, paired_ratio
 from specstudy.records.schema import P99_NEEDS, Record
 
-RESAMPLES = 999
 CACHE_FLAG = "--kv-cache-memory-bytes"
 
 
@@ -78,15 +77,23 @@ def memory(cells: Sequence[Cell]) -> list[Memory]:
 
 def _given_cache_gib(record: Record) -> float | None:
     flags = dict(pairwise(record.server_argv))
-    return int(flags[CACHE_FLAG]) / 2**30 if CACHE_FLAG in flags else None
+    return _size_bytes(flags[CACHE_FLAG]) / 2**30 if CACHE_FLAG in flags else None
+
+
+def _size_bytes(given: str) -> float:
+    """A size as vLLM's command line takes it: 4294967296, or 4.2g in powers of 1,000, or 4G in powers of 1,024. Raises ValueError."""
+    powers = {"k": 1, "m": 2, "g": 3, "t": 4}
+    unit = given[-1:]
+    if unit.lower() not in powers:
+        return int(given)
+    return float(given[:-1]) * (1e3 if unit.islower() else 1024.0) ** powers[unit.lower()]
 
 
 @dataclass(frozen=True)
 class LatencyChange:
     """Latencies of a method over the baseline's at the same load, as ratios with 95 % intervals; None where not measurable.
 
-    `ttft_p50`, `chunk_gap_p99`: paired by repeat. `tpot_p99`, `e2e_p99`: of the requests of all repeats, by resampling
-    requests, the same ones on both sides.
+    `ttft_p50`, `chunk_gap_p99`: paired by repeat. `tpot_p99`, `e2e_p99`: of the requests of all repeats, see `p99_ratio`.
     """
 
     cell: Cell
@@ -125,29 +132,26 @@ def _of_records(cell: Cell, baseline: Cell, field: str) -> Interval | None:
 def p99_ratio(cell: Cell, baseline: Cell, metric: str) -> Interval | None:
     """99th percentile of `metric` (ttft_ms, tpot_ms, e2e_ms) over the baseline's; None under 300 requests that both have.
 
-    Requests are joined by repeat and place in the load, which is the same prompt; the interval is the percentile bootstrap
-    over those pairs (scipy), `n` their number.
+    Requests are joined by repeat and place in the load, which is the same prompt. Those of one repeat aren't independent, they share batches
+    and the state of the machine, so the interval is over repeats, `n` their number: the delete-one-repeat jackknife of the ratio's logarithm
+    (Efron and Tibshirani, An introduction to the bootstrap, 1993, chapter 11) with Student's t of n - 1 degrees of freedom. nan for one repeat.
     """
     joined = pd.concat([_requests(cell, metric), _requests(baseline, metric)], axis=1, join="inner").dropna()
     if len(joined) < P99_NEEDS:
         return None
-    ours, theirs = joined.iloc[:, 0].to_numpy(), joined.iloc[:, 1].to_numpy()
 
-    def ratio(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.asarray(np.percentile(a, 99, axis=axis) / np.percentile(b, 99, axis=axis))
+    def log_ratio(pairs: pd.DataFrame) -> float:
+        above, below = (float(np.percentile(pairs.iloc[:, side], 99)) for side in (0, 1))
+        return float(np.log(above / below))
 
-    done = stats.bootstrap(
-        (ours, theirs),
-        ratio,
-        paired=True,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    bounds = done.confidence_interval
-    return Interval(float(ratio(ours, theirs)), float(bounds.low), float(bounds.high), len(joined))
+    whole, repeats = log_ratio(joined), joined.index.unique("repeat")
+    n = len(repeats)
+    if n == 1:
+        return Interval(float(np.exp(whole)), float("nan"), float("nan"), 1)
+    without = np.array([log_ratio(joined.drop(index=repeat, level="repeat")) for repeat in repeats])
+    error = float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * error
+    return Interval(float(np.exp(whole)), float(np.exp(whole - half)), float(np.exp(whole + half)), n)
 
 
 def _requests(cell: Cell, metric: str) -> pd.Series[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from specstudy.analysis.cells import Cell, Load, Variant
 from specstudy.records.schema import Method
@@ -39,7 +38,7 @@ class Family:
 
 def family_of(variant: Variant) -> Family:
     """The family of a variant."""
-    return Family(cast(Method, variant.method), variant.draft)  # it comes from a checked record
+    return Family(variant.method, variant.draft)
 
 
 def families(cells: Sequence[Cell], method: Method | None = None) -> list[Family]:

@@ -15,7 +15,7 @@ from specstudy.analysis.families import Family, family_of
 from specstudy.analysis.speedup import Speedup, speedups
 from specstudy.analysis.stats import Interval
 
-SECONDS = 3600
+SECONDS_PER_HOUR = 3600
 MILLION = 1e6
 
 
@@ -23,7 +23,7 @@ def usd_per_million(tokens_per_s: float, usd_per_hour: float) -> float:
     """US dollars a million tokens. Raises ValueError unless both are above 0."""
     if tokens_per_s <= 0 or usd_per_hour <= 0:
         raise ValueError(f"a cost needs a throughput and a price above 0, not {tokens_per_s} and {usd_per_hour}")
-    return usd_per_hour / SECONDS / tokens_per_s * MILLION
+    return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * MILLION
 
 
 def break_even_tokens_per_s(usd_per_hour: float, usd_per_1m: float) -> float:

@@ -96,11 +96,11 @@ def over_reference(cells: Sequence[Cell], reference: str) -> list[Speedup]:
 
 
 def fastest_at(cells: Sequence[Cell]) -> dict[Load, tuple[Cell, Cell | None]]:
-    """(the variant with most tokens/s, the next one) at each load; whether they differ is for an interval to say."""
-    loads = dict.fromkeys(cell.load for name in variants(cells) for cell in of_variant(cells, name))
+    """(the variant with most tokens/s, the next one) at each load, without speculation; whether they differ is for an interval to say."""
+    plain = [cell for name in variants(cells) for cell in of_variant(cells, name)]
     found: dict[Load, tuple[Cell, Cell | None]] = {}
-    for load in sorted(loads, key=lambda load: (load.workload, load.concurrency or 0)):
-        own = [(interval.estimate, cell) for cell in cells if cell.load == load and (interval := cell.interval("output_tokens_per_s"))]
+    for load in sorted({cell.load for cell in plain}, key=lambda load: (load.workload, load.concurrency or 0)):
+        own = [(interval.estimate, cell) for cell in plain if cell.load == load and (interval := cell.interval("output_tokens_per_s"))]
         ranked = [cell for _, cell in sorted(own, key=lambda one: -one[0])]
         if ranked:
             found[load] = ranked[0], ranked[1] if len(ranked) > 1 else None

@@ -15,6 +15,7 @@ from specstudy.records.machine import MachineLimits
 from specstudy.records.schema import Method
 
 MOST_SEQUENCES = 4096
+PARALLEL = frozenset({"peagle", "dflash"})  # all K tokens in one pass of the draft
 Bound = Literal["weights", "KV cache", "matrix products"]
 
 
@@ -121,19 +122,20 @@ def step_limit(server: Server, limits: MachineLimits, sequences: int, context: f
 
 
 def _draft_passes(server: Server, limits: MachineLimits, sequences: int, context: float) -> tuple[PassTime, ...]:
-    """EAGLE-3 and a draft model: K passes, one token of each sequence in each; P-EAGLE: one over all K; ngram: none.
+    """EAGLE-3 and a draft model: K passes, one token of each sequence in each; P-EAGLE and DFlash: one over all K; ngram: none.
 
-    A head joins the target's hidden states (fc) in its first pass alone; later ones go on from its own state.
+    A head joins the target's hidden states (fc) in its first pass alone; later ones go on from its own state. A draft isn't quantized: its
+    weights have the data type of the target's activations.
     """
     if server.draft is None or not server.k:
         return ()
-    bf16 = PRECISIONS["bf16"]
+    precision = PRECISIONS["float32" if server.precision.rest_bits == 32 else "bf16"]
 
     def one(tokens_each: int, first: bool) -> PassTime:
         assert server.draft is not None
-        return pass_time(work_of(server.draft, bf16, sequences, tokens_each, context, server.kv_bits, with_fc=first), bf16, limits)
+        return pass_time(work_of(server.draft, precision, sequences, tokens_each, context, server.kv_bits, with_fc=first), precision, limits)
 
-    if server.method == "peagle":
+    if server.method in PARALLEL:
         return (one(server.k, True),)
     return tuple(one(1, number == 0) for number in range(server.k))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from pydantic import ValidationError
 
 from specstudy.analysis.cells import Cell
+from specstudy.analysis.families import family_of
 from specstudy.analysis.roofline import Bound, Server, StepLimit, step_limit, turning_point
 from specstudy.analysis.stats import Interval, mean_interval
 from specstudy.analysis.weights import PRECISIONS, Precision
@@ -49,8 +51,9 @@ class Share:
         return self.of_step(self.limit.total_s * 1e3)
 
     def of_step(self, ms: float) -> Interval:
-        """A time in ms over the measured step's."""
-        return Interval(ms / self.step_ms.estimate, ms / self.step_ms.high, ms / self.step_ms.low, self.step_ms.n)
+        """A time in ms over the measured step's; the upper end is inf where the step's lower end isn't above 0."""
+        low = self.step_ms.low
+        return Interval(ms / self.step_ms.estimate, ms / self.step_ms.high, inf if low <= 0 else ms / low, self.step_ms.n)
 
     @property
     def bound(self) -> Bound | Literal["overhead"]:
@@ -69,7 +72,7 @@ def shares(cells: Sequence[Cell], limits: Mapping[str, MachineLimits]) -> list[S
 
 
 def share_of(cell: Cell, machine: MachineLimits) -> Share | None:
-    """None for an open loop, a target without a shape, or a cell without chunks."""
+    """None for an open loop, a target without a shape, or a cell whose step isn't known, see `step_ms`."""
     server, step = server_of(cell.records[-1]), step_ms(cell)
     if server is None or step is None or not cell.load.concurrency or cell.requests.empty:
         return None
@@ -85,7 +88,13 @@ def _decoding_share(cell: Cell) -> float:
 
 
 def step_ms(cell: Cell) -> Interval | None:
-    """Milliseconds of a decode step, with the interval over repeats; None where no repeat tells."""
+    """Milliseconds of a decode step, with the interval over repeats.
+
+    None where no repeat tells, and for a method that drafts in some steps only: neither its acceptance length nor its K is every step's.
+    """
+    family = family_of(cell.variant)
+    if family.method != "none" and not family.drafts_every_step:
+        return None
     steps = [step for record in cell.records if (step := _step_ms(record)) is not None]
     return mean_interval(steps) if steps else None
 
@@ -146,7 +155,8 @@ def draft_shape(name: str | None) -> Shape | None:
         return _head_shape(draft, draft.source)
     target = target_shape(draft.target)
     if isinstance(draft.source, PrunedSource) and target is not None:
-        kept = {"num_hidden_layers": len(draft.source.layers), "layer_types": None}
+        kinds = target.architecture.layer_types
+        kept = {"num_hidden_layers": len(draft.source.layers), "layer_types": kinds and tuple(kinds[layer] for layer in draft.source.layers)}
         return target.model_copy(update={"name": draft.name, "architecture": target.architecture.model_copy(update=kept)})
     return None
 

@@ -68,7 +68,7 @@ def _by_repeat(cell: Cell, field: str) -> dict[int, float]:
 
 
 def rivals(best: Speedup, found: Sequence[Speedup]) -> list[Speedup]:
-    """Those at the same load whose intervals overlap the best's: they aren't told apart from it."""
+    """Those at the same load that aren't told apart from the best: their intervals overlap, or there was one repeat only."""
     same_load = [one for one in found if one.cell.load == best.cell.load and one.cell.variant != best.cell.variant]
     return [one for one in same_load if one.ratio.overlaps(best.ratio)]
 

@@ -30,8 +30,8 @@ class Interval:
         return self.high < value or self.low > value
 
     def overlaps(self, other: Interval) -> bool:
-        """Whether the two have a value in common; False where one has no interval."""
-        return self.high >= other.low and self.low <= other.high
+        """Whether the two aren't told apart: they have a value in common, or one of them has no interval."""
+        return not (self.high < other.low or self.low > other.high)
 
 
 def mean_interval(values: Sequence[float]) -> Interval:

@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=StrictModel)
 def read_yaml(path: Path, model: type[Model]) -> Model:
     """One YAML file as `model`. Raises ConfigError for what can't be read or doesn't fit."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(str(path), "unreadable", f"a YAML file ({str(error).splitlines()[0]})") from error
     try:

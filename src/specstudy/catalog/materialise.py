@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,18 @@ def draft_folder(draft: Draft, say: Say = silent) -> Path:
     source = draft.source
     if isinstance(source, PrunedSource):
         pruned = source
-        return once(cache_dir() / "drafts" / draft.name, lambda scratch: _prune(pruned, scratch, say))
+        return once(cache_dir() / "drafts" / f"{draft.name}-{_digest(pruned)}", lambda scratch: _prune(pruned, scratch, say))
     if isinstance(source, PackedSource):
         return _unpacked(draft, source, say)
     if isinstance(source, ShapeSource):
         return shape_folder(load_shape(source.shape), source.quantization)
     return _elsewhere(source, draft.name, say)
+
+
+def _digest(source: PrunedSource) -> str:
+    """Of what is kept and of what, so that a draft whose entry changed is made anew. Raises ConfigError for an unknown target."""
+    said = [source.model_dump_json(), load_target(source.of).source.model_dump_json()]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:8]
 
 
 def _unpacked(draft: Draft, source: PackedSource, say: Say) -> Path:

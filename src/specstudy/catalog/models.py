@@ -159,8 +159,8 @@ class MethodSpec(StrictModel):
     method: Method
     draft: str | None = None
     num_speculative_tokens: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    prompt_lookup_min: int | None = None
-    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = Field(default=None, ge=1)
+    prompt_lookup_max: int | None = Field(default=None, ge=1)
     imposes: dict[str, str] = Field(
         default_factory=dict, description="shape only: by workload the published rows whose acceptance lengths are imposed, their id without /kK"
     )
@@ -286,6 +286,14 @@ class ChapterPlan(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _servers_can_be_told_apart(self) -> ChapterPlan:
+        servers = [(spec.method, spec.draft, k) for spec in self.methods for k in spec.num_speculative_tokens or (None,)]
+        twice = next((server for server in servers if servers.count(server) > 1), None)
+        if twice is not None:
+            raise ConfigError("methods", twice, "each method, draft and K once: a record names a server by these")
+        return self
+
+    @model_validator(mode="after")
     def _variants_differ_in_name(self) -> ChapterPlan:
         names = [variant.name for variant in self.variants]
         if len(set(names)) < len(names):
@@ -322,7 +330,7 @@ class Profile(StrictModel):
     engine: Engine
     measuring: Measuring = Measuring()
     workloads: dict[str, WorkloadSpec]
-    chapters: dict[str, ChapterPlan]
+    chapters: dict[Name, ChapterPlan]
 
     @model_validator(mode="after")
     def _random_prompts_for_random_weights(self) -> Profile:

@@ -68,7 +68,7 @@ def gpu_prices(gpu_name: str | None = None) -> list[GpuPrice]:
     Raises ConfigError for a bad row.
     """
     rows = named_rows(FOLDER, "gpu_hours", GpuPrice)
-    words = None if gpu_name is None else set(re.findall(r"[A-Z]+[0-9]+", gpu_name))
+    words = None if gpu_name is None else set(re.findall(r"\b[A-Z]+[0-9]+\b", gpu_name))
     return sorted((row for row in rows if words is None or row.gpu in words), key=lambda row: (row.gpu, row.usd_per_gpu_hour, row.id))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from specstudy.catalog.models import StrictModel
+from specstudy.catalog.models import Positive, StrictModel
 from specstudy.catalog.rows import Named, named_rows, read_rows
 from specstudy.errors import ConfigError
 
@@ -16,7 +16,6 @@ ACCEPTANCE_ID = r"^[a-z0-9.-]+(/[a-z0-9.-]+){2}/(k[0-9]+|tree)$"
 # Shares are published in whole per cent, and a mean over domains isn't the mean over tokens: MiniMax-M3's differ by 0.05.
 POSITIONS_AGREE_WITHIN = 0.06
 Source = Annotated[str, Field(pattern=r"^https://\S+$", description="where the figure was read")]
-Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -25,7 +24,7 @@ class PublishedRatio(StrictModel):
 
     benchmark: str
     concurrency: int = Field(ge=1, description="requests in flight")
-    ratio: Ratio
+    ratio: Positive
     method: str
     over: str
     setup: str
@@ -47,7 +46,7 @@ class PublishedAcceptance(Named):
     num_speculative_tokens: int | None = Field(ge=1, description="K; none for drafts in trees")
     acceptance_length: float = Field(ge=1, allow_inf_nan=False)
     acceptance_per_position: tuple[Share, ...] | None = Field(description="accepted at position i over drafts, i = 1 to K, where published")
-    speedup: Ratio | None
+    speedup: Positive | None
     setup: str
     source: Source
 
@@ -100,20 +99,6 @@ def published_ratios() -> list[PublishedRatio]:
 def published_acceptance() -> list[PublishedAcceptance]:
     """Acceptance lengths of published heads. Raises ConfigError for a bad row, or an id that two have."""
     return named_rows(FOLDER, "acceptance", PublishedAcceptance)
-
-
-def acceptance_row(row_id: str) -> PublishedAcceptance:
-    """The published acceptance length of that id. Raises ConfigError for an unknown one, with those that begin alike."""
-    rows = published_acceptance()
-    for row in rows:
-        if row.id == row_id:
-            return row
-    parts = row_id.split("/")
-    for shared in range(len(parts) - 1, 0, -1):
-        near = [row.id for row in rows if row.id.split("/")[:shared] == parts[:shared]]
-        if near:
-            raise ConfigError.unknown("acceptance_source", row_id, near)
-    raise ConfigError.unknown("acceptance_source", row_id, {f"{row.id.split('/')[0]}/…" for row in rows})
 
 
 def published_heads() -> list[PublishedHead]:

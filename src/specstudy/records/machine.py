@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from specstudy.errors import RecordError
 
@@ -23,7 +22,7 @@ class MachineLimits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     allocation: str = Field(description="that of the records that it belongs to")
-    measured_at: datetime
+    measured_at: AwareDatetime
     device: str = Field(description="the GPU's name, else the processor's")
     gpu_uuids: tuple[str, ...] = ()
     driver: str | None = None

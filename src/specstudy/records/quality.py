@@ -53,6 +53,11 @@ class Quality(_Kept):
         columns = [self.answer_tokens, *(column for one in self.models for column in (one.nll, one.agreed, one.same_until))]
         if any(len(column) != wanted for column in columns):
             raise ValueError(f"every list needs {wanted} entries, one for each text")
+        if wanted < 2:
+            raise ValueError("at least two texts are needed: an interval resamples them")
+        for one in self.models:
+            if not all(until <= agreed <= whole for until, agreed, whole in zip(one.same_until, one.agreed, self.answer_tokens, strict=True)):
+                raise ValueError(f"{one.name}: same_until is at most agreed, and that at most answer_tokens, in every text")
         return self
 
     @property

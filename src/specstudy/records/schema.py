@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 Evidence = Literal["real", "shape", "published"]
 Method = Literal["none", "ngram", "suffix", "draft_model", "eagle3", "peagle", "dflash"]
@@ -45,7 +44,7 @@ class Record(BaseModel):
     allocation: str = stated("Fingerprint of one boot of one machine with its GPUs; only records that share it are compared")
     repeat: int = stated("Number of the repeat, from 0", "count", ge=0)
     seed: int = stated("Seed of the prompt choice and of the arrivals", ge=0)
-    started_at: datetime = stated("UTC time at which the measured load began")
+    started_at: AwareDatetime = stated("UTC time at which the measured load began")
     status: Status = stated("ok, or failed: then `error` says why and no analysis uses the figures")
     error: str | None = measured("Why the cell failed", "")
 
@@ -148,8 +147,23 @@ class Record(BaseModel):
 
     @model_validator(mode="after")
     def _failure_says_why(self) -> Record:
-        if (self.status == "failed") != (self.error is not None):
+        if (self.status == "failed") != bool(self.error):
             raise ValueError(f"status {self.status} with error {self.error!r}: a failed record says why, a good one has none")
+        return self
+
+    @model_validator(mode="after")
+    def _load_is_its_patterns(self) -> Record:
+        closed = self.pattern == "closed"
+        if closed != (self.concurrency is not None) or closed != (self.request_rate is None):
+            raise ValueError(
+                f"pattern {self.pattern} with concurrency {self.concurrency} and rate {self.request_rate}: a closed loop has the one, an open one the other"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _k_is_its_methods(self) -> Record:
+        if (self.method == "none") != (self.num_speculative_tokens is None):
+            raise ValueError(f"method {self.method} with K {self.num_speculative_tokens}: every method has one, the baseline none")
         return self
 
 

@@ -88,7 +88,7 @@ def load_records(path: Path) -> Loaded:
 
 
 def write_requests(requests: pa.Table, path: Path) -> None:
-    """Write requests as a Parquet file; `scheduled_s` is left empty where it equals `sent_s`, as in every closed loop. Raises OSError."""
+    """Write requests as a Parquet file with checksums; `scheduled_s` is left empty where it equals `sent_s`, as in every closed loop. Raises OSError."""
     scheduled = pc.if_else(pc.equal(requests["scheduled_s"], requests["sent_s"]), None, requests["scheduled_s"])
     pq.write_table(
         _with_scheduled(requests, scheduled),
@@ -97,6 +97,7 @@ def write_requests(requests: pa.Table, path: Path) -> None:
         compression_level=9,
         use_dictionary=list(AS_DICTIONARY),
         column_encoding=dict.fromkeys(SPLIT, "BYTE_STREAM_SPLIT"),
+        write_page_checksum=True,
     )
 
 
@@ -105,8 +106,8 @@ def load_requests(path: Path) -> pa.Table:
     if not path.exists():
         return REQUESTS_SCHEMA.empty_table()
     try:
-        requests = pq.read_table(path, schema=REQUESTS_SCHEMA)
-    except pa.ArrowInvalid as error:
+        requests = pq.read_table(path, schema=REQUESTS_SCHEMA, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
         raise RecordError(f"{path} is no readable parquet file: {error}") from error
     return _with_scheduled(requests, pc.coalesce(requests["scheduled_s"], requests["sent_s"]))
 
@@ -141,6 +142,8 @@ class RecordStore:
             lock.acquire(timeout=0)
         except Timeout:
             raise StoreBusyError(f"{records_path} is being written by another run; wait for it, or give another results_dir") from None
+        except OSError as error:
+            raise StoreWriteError(f"{lock.lock_file} can't be written: {error.strerror}") from None
         try:
             yield cls(records_path)
         finally:

@@ -98,3 +98,10 @@ def test_two_kinds_of_evidence_are_never_taken_together() -> None:
     real, shape = series("same", 0, 100, NONE), series("same", 3, 200, EAGLE, evidence="shape")
     assert {one.evidence for cell in group(real + shape, REQUESTS) for one in cell.records} == {"shape"}
     assert ratios(real + shape) == {}
+
+
+def test_repeats_made_with_other_packages_are_left_out() -> None:
+    """Measured anew after an update, and with fewer repeats: what is left of the earlier ones is another configuration."""
+    before, after = series("same", 0, 100, NONE, packages={"torch": "2.10.0"}), series("same", 60, 200, NONE, packages={"torch": "2.11.0"})
+    (found,) = group([*before, *after[:2]], REQUESTS)
+    assert [one.output_tokens_per_s for one in found.records] == [200, 201]

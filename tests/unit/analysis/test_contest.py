@@ -101,3 +101,14 @@ def test_one_repeat_has_a_crossing_and_no_interval() -> None:
 
 def test_one_concurrency_has_no_inflection() -> None:
     assert inflection(same_k([ours(3, 1, [90, 90]), theirs(3, 1, [100, 100])], OURS, THEIRS)) is None
+
+
+def test_contests_of_two_workloads_at_one_concurrency_are_no_series() -> None:
+    cells = [
+        repeats([v, v], method=m, draft=d, num_speculative_tokens=4, concurrency=c, workload=w)
+        for w in ("chat", "code")
+        for c in (1, 2)
+        for m, d, v in (("peagle", "p", 2.0), ("eagle3", "e", 1.0))
+    ]
+    with pytest.raises(ValueError, match="one workload"):
+        inflection(same_k(cells, OURS, THEIRS))

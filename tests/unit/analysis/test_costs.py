@@ -43,6 +43,13 @@ def test_in_a_cache_of_one_size_what_is_lost_is_the_drafts_own_room() -> None:
     assert (found.cache_gib, found.draft_kv_gib) == (8, 2)
 
 
+@pytest.mark.parametrize(("words", "gib"), [(str(2**33), 8), ("8G", 8), ("8.0g", 8e9 / 2**30), ("512M", 0.5)])
+def test_a_caches_size_may_be_given_as_vllm_takes_it(words: str, gib: float) -> None:
+    both = {"server_argv": ("python", "--kv-cache-memory-bytes", words), "weights_gib": 0.3}
+    (found,) = memory([cell([record(**both, kv_cache_tokens=100)]), cell([record(**HEAD, **both, kv_cache_tokens=75)])])
+    assert found.cache_gib == pytest.approx(gib)
+
+
 def test_a_cache_that_others_shared_is_not_told_unless_its_size_was_given() -> None:
     shared = {"weights_gib": 0.3, "kv_cache_tokens": 100, "idle_neighbours": 3}
     (found,) = memory([cell([record(**shared)]), cell([record(**HEAD, **shared)])])
@@ -66,15 +73,26 @@ def test_a_p99_ratio_is_numpys_and_needs_300_requests() -> None:
     baseline, fast = timed(plain), timed(halved, **HEAD)
     found = p99_ratio(fast, baseline, "e2e_ms")
     assert found is not None
-    # Each request takes half as long, so each resample gives a half as well.
-    assert (found.low, found.estimate, found.high, found.n) == pytest.approx((0.5, 0.5, 0.5, 300))
+    # Each request takes half as long, whichever repeat is left out.
+    assert (found.low, found.estimate, found.high, found.n) == pytest.approx((0.5, 0.5, 0.5, 2))
     assert p99_ratio(timed([halved[0]], **HEAD), baseline, "e2e_ms") is None
+
+
+def test_repeats_that_disagree_widen_a_p99_ratios_interval_however_many_requests_they_hold() -> None:
+    """All requests of a repeat alike: p99 is the slowest repeat's. Log2 ratio 2 with all three and without the first or second, 1 without the third:
+    the jackknife's error is sqrt(2/3 (1/9 + 1/9 + 4/9)) = 2/3, and t(0.975, 2) is 4.303."""
+    fast, plain = timed([[200.0] * 400, [200.0] * 400, [400.0] * 400], **HEAD), timed([[100.0] * 400] * 3)
+    found = p99_ratio(fast, plain, "e2e_ms")
+    assert found is not None
+    assert (np.log2(found.estimate), found.n) == (pytest.approx(2.0), 3)
+    assert (np.log2(found.low), np.log2(found.high)) == pytest.approx((2 - 4.303 * 2 / 3, 2 + 4.303 * 2 / 3), abs=1e-3)
+    assert not found.excludes(1.0)
 
 
 def test_only_requests_that_both_have_are_compared() -> None:
     plain = [[100.0] * 299 + [900.0], [100.0] * 300]
     found = p99_ratio(timed([[50.0] * 300], **HEAD), timed(plain), "e2e_ms")
-    assert found is not None and found.n == 300
+    assert found is not None and (found.n, np.isnan(found.low)) == (1, True)
     assert found.estimate == pytest.approx(0.5)
 
 

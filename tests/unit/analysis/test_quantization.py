@@ -70,6 +70,14 @@ def test_the_fastest_and_the_next(cells: list[Cell]) -> None:
     assert (best.label, second.label) == ("alpha", "mid")
 
 
+def test_the_fastest_variant_is_one_without_speculation(cells: list[Cell]) -> None:
+    head = {"method": "eagle3", "draft": "e", "num_speculative_tokens": 3}
+    records = [record for cell in cells for record in cell.records]
+    ((best, second),) = fastest_at(group([*records, *series("zeta", 3, [900.0, 910.0], **head)], REQUESTS_SCHEMA.empty_table())).values()
+    assert second is not None
+    assert (best.label, second.label) == ("alpha", "mid")
+
+
 def quality(**changes: Any) -> Quality:
     """Two texts of 10 and 30 tokens; 2 nats a token without quantization."""
     base = Scores(name="bf16", recipe="", weights_bytes=8, nll=(20.0, 60.0), agreed=(4, 4), same_until=(4, 4))

@@ -143,6 +143,18 @@ def test_an_eagle_head_drafts_k_times_and_a_peagle_head_once() -> None:
     assert step_limit(replace(parallel, method="ngram", draft=None), limits(), 2, 0).draft == ()
 
 
+def test_a_dflash_head_drafts_once_too() -> None:
+    """As vLLM's table of drafting methods has it: DFlash is parallel."""
+    server = Server(LLAMA, PRECISIONS["fp8"], method="dflash", draft=EAGLE, k=3)
+    assert step_limit(server, limits(), 1, 0).draft == step_limit(replace(server, method="peagle"), limits(), 1, 0).draft
+    assert len(step_limit(server, limits(), 1, 0).draft) == 1
+
+
+def test_a_draft_beside_a_float32_target_has_four_bytes_a_weight() -> None:
+    half, whole = (step_limit(Server(LLAMA, PRECISIONS[name], method="eagle3", draft=EAGLE, k=1), limits(), 1, 0) for name in ("bf16", "float32"))
+    assert whole.draft[0].weights_s == pytest.approx(2 * half.draft[0].weights_s)
+
+
 def test_where_products_take_over() -> None:
     """Without a context: n (2 x 68.45e9 / 1.6e15 + 2.10e9 / 0.8e15) s of products against 16.41 ms + n x 76 ns of memory, so n = 186.3."""
     fp8 = Server(LLAMA, PRECISIONS["fp8"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.standin.synthetic import LIMITS, cell, record, request
 
 from specstudy.analysis.cells import Cell
@@ -41,6 +44,14 @@ def test_the_interval_is_turned_over() -> None:
     assert found.share.low == pytest.approx(found.limit.total_s * 1e3 / found.step_ms.high)
 
 
+def test_a_step_that_may_take_no_time_leaves_the_share_open_upwards() -> None:
+    """10 and 30 ms: mean 20, standard error 10; t(0.975, 1) = 12.706, so the lower end is -107."""
+    found = share_of(measured([10.0, 30.0]), MACHINE)
+    assert found is not None
+    assert (found.share.estimate, found.share.high) == (pytest.approx(0.823, abs=0.001), math.inf)
+    assert 0 < found.share.low < found.share.estimate
+
+
 def test_most_of_a_slow_step_is_overhead() -> None:
     found = share_of(measured([40.0]), MACHINE)
     assert found is not None
@@ -75,6 +86,13 @@ def test_a_step_with_speculation_delivers_the_acceptance_length() -> None:
     assert (merged.estimate, single.estimate) == (25.0, 24.5)
 
 
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_a_method_that_drafts_in_some_steps_only_has_no_step_of_its_own(method: str) -> None:
+    """Its acceptance length is that of the steps with a draft: times TPOT it would be more than two steps here."""
+    found = measured([17.0], method=method, num_speculative_tokens=3, acceptance_length=2.3, tpot_ms_mean=16.6, tokens_per_chunk_mean=1.1)
+    assert step_ms(found) is share_of(found, MACHINE) is None
+
+
 def test_what_the_log_says_of_the_kernel_decides_the_rate() -> None:
     marlin = share_of(measured([20.0], linear_kernel="MarlinFP8ScaledMMLinearKernel"), MACHINE)
     native = share_of(measured([20.0], linear_kernel="CutlassFP8ScaledMMLinearKernel"), MACHINE)
@@ -98,3 +116,21 @@ def test_the_studys_own_drafts_have_their_sizes() -> None:
     assert weights_of(peagle).lm_head == 576 * 24_576
     assert weights_of(pruned).linear == 23 * each
     assert draft_shape(None) is draft_shape("somebody-elses") is None
+
+
+def test_a_pruned_draft_keeps_the_kinds_of_its_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-OSS alternates: layers 0 and 2 look at a window, 1 and 3 at everything."""
+    source = {"kind": "pruned", "of": "big", "layers": [0, 2, 3]}
+    named = {
+        "targets": {"name": "big", "title": "Big", "licence": "MIT", "source": {"kind": "shape", "shape": "gpt-oss-20b"}},
+        "drafts": {"name": "few", "title": "Few", "method": "draft_model", "target": "big", "licence": "MIT", "source": source},
+        "shapes": yaml.safe_load((Path(__file__).parents[3] / "data" / "shapes" / "gpt-oss-20b.yaml").read_text()),
+    }
+    (tmp_path / "data" / "profiles").mkdir(parents=True)
+    for folder, content in named.items():
+        (tmp_path / "data" / folder).mkdir()
+        (tmp_path / "data" / folder / f"{content['name']}.yaml").write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("SPECSTUDY_ROOT", str(tmp_path))
+    found = draft_shape("few")
+    assert found is not None
+    assert found.architecture.layer_types == ("sliding_attention", "sliding_attention", "full_attention")

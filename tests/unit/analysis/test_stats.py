@@ -78,6 +78,15 @@ def test_a_value_on_the_bound_is_not_excluded(value: float, outside: bool) -> No
     assert Interval(1.1, 1.0, 1.2, 3).excludes(value) is outside
 
 
+@pytest.mark.parametrize(
+    ("other", "together"),
+    [(Interval(1.3, 1.2, 1.4, 3), True), (Interval(1.4, 1.21, 1.5, 3), False), (Interval(0.8, 0.7, 0.99, 3), False), (mean_interval([9.0]), True)],
+)
+def test_intervals_without_a_common_value_are_told_apart_and_one_repeat_is_told_apart_from_nothing(other: Interval, together: bool) -> None:
+    one = Interval(1.1, 1.0, 1.2, 3)
+    assert one.overlaps(other) is other.overlaps(one) is together
+
+
 def test_a_share_of_nothing_is_infinite_and_of_a_loss_is_positive() -> None:
     assert Interval(0.0, -1.0, 1.0, 3).half_width_share == math.inf
     assert Interval(-2.0, -3.0, -1.0, 3).half_width_share == 0.5

@@ -46,6 +46,25 @@ def refusal(model: type[StrictModel], fields: dict[str, Any]) -> ConfigError:
         (WorkloadSpec, {**WORKLOAD, "path": "a.jsonl"}, "path", "a.jsonl", "only there"),
         (WorkloadSpec, {**WORKLOAD, "dataset": "domain"}, "path", None, "required for dataset domain"),
         (MethodSpec, {"method": "none", "num_speculative_tokens": [3]}, "num_speculative_tokens", (3,), "nothing without a method"),
+        (
+            ChapterPlan,
+            {
+                "workloads": ["chat"],
+                "arrivals": ARRIVALS,
+                "methods": [{"method": "none"}, *({"method": "ngram", "num_speculative_tokens": [3], "prompt_lookup_max": most} for most in (3, 5))],
+            },
+            "methods",
+            ("ngram", None, 3),
+            "each method, draft and K once",
+        ),
+        (
+            ChapterPlan,
+            {"workloads": ["chat"], "arrivals": ARRIVALS, "methods": [{"method": "none"}, {"method": "ngram", "num_speculative_tokens": [2, 3, 2]}]},
+            "methods",
+            ("ngram", None, 2),
+            "each method, draft and K once",
+        ),
+        (ChapterPlan, {"workloads": ["chat"], "arrivals": ARRIVALS, "methods": [{"method": "none"}] * 2}, "methods", ("none", None, None), "once"),
         (MethodSpec, {"method": "ngram"}, "num_speculative_tokens", (), "at least one K"),
         (MethodSpec, {"method": "eagle3", "draft": "d", "num_speculative_tokens": []}, "num_speculative_tokens", (), "at least one K"),
         (Arrivals, {}, "concurrencies", None, "pattern closed takes concurrencies"),
@@ -97,6 +116,7 @@ def test_a_validator_says_field_value_and_what_is_allowed(model: type[StrictMode
         (Arrivals, {"pattern": "poisson", "request_rates": [float("nan")]}, "request_rates.0"),
         (Arrivals, {"pattern": "steps", "stages": [[1, 60, 2]]}, "stages.0"),
         (Arrivals, {"concurrencies": [1], "requests": 9}, "requests"),
+        (MethodSpec, {"method": "ngram", "num_speculative_tokens": [3], "prompt_lookup_min": 0}, "prompt_lookup_min"),
         (Measuring, {"seed": -1}, "seed"),
         (Measuring, {"min_repeats": 1}, "min_repeats"),
         (Measuring, {"target_interval": 0}, "target_interval"),
@@ -128,6 +148,15 @@ def test_a_chapter_can_only_use_workloads_of_its_profile() -> None:
     }
     error = refusal(Profile, fields)
     assert (error.field, error.got, error.allowed) == ("file: chapters.05_peagle.workloads", "math", "known: chat, code")
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a b", ""])
+def test_a_chapters_name_becomes_a_files(name: str) -> None:
+    chapter = {"workloads": ["chat"], "arrivals": ARRIVALS, "methods": [{"method": "none"}]}
+    rest = {"name": "p", "title": "P", "evidence": "real", "hardware": "cpu", "target": "t", "dtype": "float32"}
+    profile = {**rest, "engine": {"max_model_len": 64, "max_num_seqs": 2}, "workloads": {"chat": WORKLOAD}}
+    assert list(Profile.model_validate({**profile, "chapters": {"03_baseline": chapter}}).chapters) == ["03_baseline"]
+    assert refusal(Profile, {**profile, "chapters": {name: chapter}}).got == name
 
 
 def test_the_defaults_are_the_studys_rules() -> None:

@@ -63,6 +63,7 @@ def test_offers_belong_to_the_gpu_that_a_record_names() -> None:
     assert {row.gpu for row in gpu_prices("8 x NVIDIA H100 80GB HBM3")} == {"H100"}
     assert gpu_prices("NVIDIA GH200 480GB") == []
     assert gpu_prices("NVIDIA A10") == []
+    assert gpu_prices("NVIDIA H200X") == []  # another card, whose name begins like one that is on the list, as L40S does like L40
     prices = [row.usd_per_gpu_hour for row in gpu_prices("NVIDIA H200")]
     assert prices == sorted(prices)
 

@@ -26,6 +26,7 @@ RECORD: dict[str, Any] = {
     "method": "none",
     "workload": "chat",
     "pattern": "closed",
+    "concurrency": 1,
     "num_prompts": 10,
     "max_tokens": 32,
     "temperature": 0,

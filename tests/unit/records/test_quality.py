@@ -35,3 +35,15 @@ def test_what_is_no_record(tmp_path: Path, content: str | None, words: str) -> N
         (tmp_path / "one.json").write_text(content)
     with pytest.raises(RecordError, match=words):
         read_quality(tmp_path / "one.json")
+
+
+def test_one_text_has_no_interval_and_is_refused() -> None:
+    one = Scores(name="bf16", recipe="", weights_bytes=10, nll=(1.0,), agreed=(3,), same_until=(3,))
+    with pytest.raises(ValidationError, match="at least two texts"):
+        Quality(**{**GIVEN, "scored_tokens": (5,), "answer_tokens": (3,), "models": (one,)})
+
+
+@pytest.mark.parametrize("change", [{"agreed": (3, 5)}, {"same_until": (3, 5)}, {"agreed": (2, 4)}])
+def test_more_agreement_than_there_are_tokens_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="same_until is at most agreed"):
+        Quality(**{**GIVEN, "models": (BASE.model_copy(update=change),)})

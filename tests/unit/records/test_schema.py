@@ -152,7 +152,8 @@ def test_what_does_not_fit_is_refused(record: Callable[..., Record], changes: di
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_methods_are_the_designs(record: Callable[..., Record], method: str) -> None:
-    assert record(method=method).method == method
+    k = None if method == "none" else 3
+    assert record(method=method, num_speculative_tokens=k).method == method
 
 
 def test_an_unknown_key_of_a_request_is_refused(row: Callable[..., RequestRow]) -> None:
@@ -184,3 +185,28 @@ def test_a_number_that_json_cannot_hold_is_refused_or_comes_back(record: Callabl
 def test_a_failed_record_says_why(record: Callable[..., Record]) -> None:
     with pytest.raises(ValidationError):
         record(status="failed")
+    with pytest.raises(ValidationError, match="says why"):
+        record(status="failed", error="")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"concurrency": None},
+        {"request_rate": 2.0},
+        {"pattern": "poisson"},
+        {"pattern": "poisson", "concurrency": None},
+        {"method": "ngram"},
+        {"num_speculative_tokens": 3},
+        {"started_at": "2026-11-29T12:00:00"},  # of no time zone: two of these can't be put in order with the others
+    ],
+)
+def test_a_record_without_its_load_its_k_or_its_time_zone_is_refused(record: Callable[..., Record], changes: dict[str, Any]) -> None:
+    assert record().started_at.tzinfo is not None
+    with pytest.raises(ValidationError):
+        record(**changes)
+
+
+def test_an_open_loop_has_a_rate_and_a_method_its_k(record: Callable[..., Record]) -> None:
+    found = record(pattern="steps", concurrency=None, request_rate=1.5, method="ngram", num_speculative_tokens=3)
+    assert (found.request_rate, found.num_speculative_tokens) == (1.5, 3)
