@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from specstudy.analysis import Cell, Inflection, Speedup, best_k, best_per_load, decode_speedups, eagle3_and_31, inflection, of_main_workload, speedups
+from specstudy.analysis import Cell, Speedup, Variant, best_k, best_per_load, decode_speedups, eagle3_and_31, inflection, of_main_workload, rivals, speedups
 from specstudy.analysis.acceptance import context_ratios
+from specstudy.analysis.along import along_answers
 from specstudy.analysis.elsewhere import elsewhere
 from specstudy.analysis.families import families
-from specstudy.book.chapter import recorded_profiles
+from specstudy.book.chapter import cells_of, recorded_profiles
+from specstudy.book.heads import shipped_heads
 from specstudy.book.limits import results_folder
-from specstudy.errors import ConfigError, StudyError
-from specstudy.figures import Table, Text, badge, ratio_text
-from specstudy.figures.prose import apart_text
+from specstudy.figures import Table, Text, badge, on_another_runner, ratio_text
+from specstudy.figures.along import along_text
+from specstudy.figures.parallel_tables import end_text, over_baseline_lines
+from specstudy.figures.prose import short_commit
+from specstudy.figures.style import short_labels
+from specstudy.figures.tables import DASH
 from specstudy.records import load_records
-from specstudy.study import read_study
 
 GOAL = 2.5
 COMPARISON, PARALLEL = "04_eagle3", "05_peagle"
 
 
 def answers(results_dir: str | None = None) -> Text:
-    """One part for each profile with records: best method by load, P-EAGLE against EAGLE-3, 3.1 against 3."""
+    """One part for each profile with records: the best method by load as a table, then what qualifies it, P-EAGLE and EAGLE 3.1 in sentences."""
     folder = results_folder("recorded", results_dir)
     titles = {profile.name: profile.title for chapter in (COMPARISON, PARALLEL) for profile in recorded_profiles(chapter, folder)}
     parts = []
     for name, title in titles.items():
-        compared, parallel = _cells(folder, name, COMPARISON), _cells(folder, name, PARALLEL)
-        lines = _best_lines(compared or parallel) + _decode_lines(compared) + _parallel_lines(parallel) + _context_lines(compared)
-        if lines:
+        compared, parallel = cells_of(COMPARISON, name, folder), cells_of(PARALLEL, name, folder)
+        table = _best_table(compared or parallel)
+        lines = _shape_lines(compared) + _along_lines(compared) + _parallel_lines(parallel, compared) + _context_lines(compared)
+        if table:
             evidence = (compared or parallel)[0].records[0].evidence
-            parts.append(f"**{title}** {badge(evidence)}\n\n" + "\n".join(f"- {line}" for line in lines))
+            parts.append("\n\n".join([f"**{title}** {badge(evidence)}", table, "\n".join(f"- {line}" for line in lines)]))
     return Text("\n\n".join(parts) or "No records yet.")
 
 
@@ -58,37 +63,61 @@ def _file_row(path: Path) -> dict[str, object] | None:
         "records": len(records),
         "failed": sum(record.status == "failed" for record in records),
         "newest": f"{newest.started_at:%Y-%m-%d %H:%M} UTC",
-        "commit": newest.git_sha,
+        "commit": short_commit(newest.git_sha),
     }
 
 
-def _cells(folder: Path, profile: str, chapter: str) -> list[Cell]:
-    found = next((one for one in recorded_profiles(chapter, folder) if one.name == profile), None)
-    try:
-        return read_study(found, chapter, folder).cells if found is not None else []
-    except (ConfigError, StudyError):
-        return []
+def _best_table(cells: Sequence[Cell]) -> str:
+    """At each load the highest, and what it isn't told apart from; of random prompts decoding alone too."""
+    main = of_main_workload(cells)
+    found = speedups(main)
+    best = best_per_load(found)
+    if not best:
+        return ""
+    names = short_labels(list(dict.fromkeys(one.cell.variant for one in found)))
+    decoding = {one.cell.load: one for one in best_per_load(decode_speedups(main))} if _is_shape(cells) else {}
+    head = ["load", "highest", "ratio", "not told apart from"] + (["ratio of decoding alone"] if decoding else [])
+    rows = []
+    for one in best:
+        verdict = "" if one.verdict == "faster" else f", {one.verdict}"
+        row = [
+            one.cell.load.label,
+            names[one.cell.variant],
+            ratio_text(one.ratio) + verdict,
+            _rivals_text([names[r.cell.variant] for r in rivals(one, found)], found, one),
+        ]
+        rows.append(row + ([_decoding_text(decoding.get(one.cell.load), one, names)] if decoding else []))
+    # As HTML: Markdown in a cell's output is read without tables.
+    return Table(pd.DataFrame(rows, columns=head), None)._repr_html_()
 
 
-def _best_lines(cells: Sequence[Cell]) -> list[str]:
-    found = speedups(of_main_workload(cells))
-    return [
-        f"At {one.cell.load.label} the highest is {one.cell.variant.label}: {ratio_text(one.ratio)} of the baseline's throughput, "
-        f"{one.verdict}{apart_text(one, found)}."
-        for one in best_per_load(found)
-    ]
+def _rivals_text(close: Sequence[str], found: Sequence[Speedup], best: Speedup) -> str:
+    others = sum(one.cell.load == best.cell.load for one in found) - 1
+    if not others:
+        return DASH
+    if len(close) == others > 2:
+        return f"any of the {others} others"
+    if not close:
+        return "none"
+    return " and ".join(close) if len(close) <= 2 else f"{len(close)} of the {others} others"
 
 
-def _decode_lines(cells: Sequence[Cell]) -> list[str]:
+def _decoding_text(one: Speedup | None, best: Speedup, names: Mapping[Variant, str]) -> str:
+    if one is None:
+        return DASH
+    return ratio_text(one.ratio) + ("" if one.cell.variant == best.cell.variant else f" with {names[one.cell.variant]}")
+
+
+def _is_shape(cells: Sequence[Cell]) -> bool:
+    return bool(cells) and cells[0].records[0].evidence == "shape"
+
+
+def _shape_lines(cells: Sequence[Cell]) -> list[str]:
     """Of random prompts, whose length is the study's choice: how much of the time goes into them says nothing about anybody's load."""
-    if not cells or cells[0].records[0].evidence != "shape":
+    if not _is_shape(cells):
         return []
     main = of_main_workload(cells)
-    best = best_per_load(decode_speedups(main))
-    told = "; ".join(f"{ratio_text(one.ratio)} at {one.cell.load.label} ({one.cell.variant.label})" for one in best)
     lines = [_goal_line(best_per_load(speedups(main)))]
-    if told:
-        lines.append(f"Decoding alone, prompts left out: {told}.")
     published = elsewhere(main)
     imposed = [one.row for one in published if (one.cell.records[0].acceptance_source or "").startswith(one.row.id)]
     if imposed:
@@ -101,6 +130,15 @@ def _decode_lines(cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
+def _along_lines(cells: Sequence[Cell]) -> list[str]:
+    """Where acceptance is real: how much of it comes late in long answers."""
+    found = [] if _is_shape(cells) else [one for one in along_answers(of_main_workload(cells)) if one.cell.variant.method != "ngram"]
+    if not found:
+        return []
+    told = max(found, key=lambda one: one.parts[-1].estimate)
+    return [f"Acceptance grows along an answer: {along_text(told)} ({told.max_tokens} tokens at most). Short answers gain less than these figures say."]
+
+
 def _goal_line(best: Sequence[Speedup]) -> str:
     """At which loads the study's goal is reached, may be, or isn't."""
     named: dict[str, list[str]] = {"reached": [], "not excluded": [], "not reached": []}
@@ -110,25 +148,28 @@ def _goal_line(best: Sequence[Speedup]) -> str:
     return f"{GOAL:g} times the baseline end to end, by concurrency: " + "; ".join(f"{what} at {', '.join(at)}" for what, at in named.items() if at) + "."
 
 
-def _parallel_lines(cells: Sequence[Cell]) -> list[str]:
+def _parallel_lines(cells: Sequence[Cell], compared: Sequence[Cell]) -> list[str]:
     parallel, serial = families(cells, "peagle"), families(cells, "eagle3")
     contests = best_k(of_main_workload(cells), parallel[0], serial[0]) if parallel and serial else []
     if not contests:
         return []
     told = "; ".join(f"{ratio_text(one.ratio)} at {one.cell.load.label} ({one.verdict})" for one in (contests[0], contests[-1]))
     end = inflection(contests)
-    return [f"P-EAGLE over EAGLE-3, best K against best K: {told}.{_end_text(end)}"]
-
-
-def _end_text(end: Inflection | None) -> str:
-    return "" if end is None else f" Concurrency at which its advantage ends: {end.text}."
+    lines = [f"P-EAGLE over EAGLE-3, best K against best K: {told}." + ("" if end is None else f" {end_text(end)}.")]
+    lines += [" ".join(over_baseline_lines(of_main_workload(cells), (parallel[0], serial[0])))]
+    if other := on_another_runner(cells, compared):
+        lines.append(f"Bound to a model runner: {other} (chapter 04).")
+    return lines
 
 
 def _context_lines(cells: Sequence[Cell]) -> list[str]:
     plain, newer = eagle3_and_31(cells)
-    found = context_ratios(cells, newer, plain) if plain is not None and newer is not None else []
+    if plain is None or newer is None:
+        return []
+    note = shipped_heads().long_note({newer.draft, plain.draft})
     return [
         f"EAGLE 3.1 over EAGLE-3, acceptance length at {point.prompt_tokens:,.0f} prompt tokens: {ratio_text(ratio)}"
         + (", no difference." if ratio.n > 1 and not ratio.excludes(1.0) else ".")
-        for point, ratio in found[-1:]
+        + (f" {note}" if note else "")
+        for point, ratio in context_ratios(cells, newer, plain)[-1:]
     ]

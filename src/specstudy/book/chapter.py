@@ -11,8 +11,8 @@ from specstudy.book.limits import results_folder
 from specstudy.book.unrecorded import unrecorded
 from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.errors import ConfigError, StudyError
-from specstudy.figures import Text, engine_note, source_note
-from specstudy.study import Study, open_study
+from specstudy.figures import Text, engine_note, on_another_runner, source_note
+from specstudy.study import Study, open_study, read_study
 
 LIVE_DEFAULT = "cpu-smollm2"
 
@@ -57,6 +57,28 @@ def open_full_size(chapter: str, results_dir: str | None = None) -> Chapter:
     if found is None:
         return Chapter([], Text(f"*No full-size target has records of chapter {chapter}; how-to/shapes says how to make them.*"))
     return open_chapter(chapter, found.name, "recorded", str(folder))
+
+
+def cells_of(chapter: str, profile: str, folder: Path) -> list[Cell]:
+    """A chapter's cells under one profile; nothing where it has no records, or none that can be read."""
+    found = next((one for one in recorded_profiles(chapter, folder) if one.name == profile), None)
+    try:
+        return read_study(found, chapter, folder).cells if found is not None else []
+    except (ConfigError, StudyError):
+        return []
+
+
+def runner_note(chapter: Chapter, other: str, mode: str = "recorded", results_dir: str | None = None) -> Text:
+    """What EAGLE-3 does under chapter `other` of the same profile, if another model runner ran there."""
+    profile = chapter.cells[0].records[0].profile if chapter.cells else ""
+    told = on_another_runner(chapter.cells, cells_of(other, profile, results_folder(mode, results_dir)))
+    number = other.split("_")[0]
+    if not told:
+        return Text(f"*EAGLE-3 wasn't recorded on another model runner in chapter {number} of this profile.*")
+    return Text(
+        f"**Bound to a model runner.** {told} (chapter {number}; the answers' length differs too). Without P-EAGLE a deployment isn't bound to this "
+        f"runner: weigh P-EAGLE against EAGLE-3 in chapter {number}, not against EAGLE-3 here."
+    )
 
 
 def _shown(study: Study) -> Chapter:

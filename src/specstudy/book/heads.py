@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from specstudy.analysis import Cell
+from specstudy.analysis import Cell, context_tokens
 from specstudy.catalog import data_dir, load_draft, load_target
 from specstudy.drafts.card import Card, acceptance_table, facts_table, read_card
 from specstudy.figures import Picture, Table, Text
@@ -75,9 +75,18 @@ class Heads:
         frame = acceptance_table(list(self.cards))
         if frame.empty:
             return NONE_SHIPPED if not self.cards else Text("*No card holds a measured acceptance.*")
+        told = frame["half-width"].notna().any()
         frame["half-width"] = [DASH if pd.isna(value) else f"{value:.2f}" for value in frame["half-width"]]
+        if not told:
+            frame = frame.drop(columns="half-width")
         frame["acceptance length"] = [f"{value:.2f}" for value in frame["acceptance length"]]
-        note = "The half-width is that of the 95 % interval over repeats. Positions: share of drafts accepted at 1 to K."
+        versions = ", ".join(sorted({one.engine_version for card in self.cards for one in card.acceptance}))
+        note = (
+            f"Acceptance length in tokens a step, measured with vLLM {versions} by specstudy drafts measure: one load each, by default 40 prompts with "
+            "answers of 128 tokens. Acceptance grows along an answer, so compare no figure here with one over longer answers. "
+            + ("The half-width is that of the 95 % interval over repeats. " if told else "One load has no interval. ")
+            + "Positions: share of drafts accepted at 1 to K."
+        )
         return Table(frame, "real", note)
 
     def tried(self) -> Table | Text:
@@ -96,9 +105,18 @@ class Heads:
         same = len({card.data.prompts_sha256 for card in cards}) == 1
         seen = "; ".join(f"{card.name} {card.training.tokens_seen / 1e6:,.1f} million" for card in cards)
         told = "learned from the same prompts" if same else "learned from different prompts, so a difference between them may be one of data"
+        contexts = self.long_note(drafts) if any(context_tokens(cell.load.workload) is not None for cell in cells) else ""
         return Text(
             f"By their cards these heads {told}. Tokens seen in training: {seen}. Each was trained once; another seed would give somewhat other figures."
+            + (f" {contexts}" if contexts else "")
         )
+
+    def long_note(self, drafts: Collection[str | None]) -> str:
+        """Said where none of these heads was trained behind prompts that need long rows: what is long is then new to them."""
+        cards = [card for card in self.cards if card.name in drafts]
+        if not cards or any(source.long_answers for card in cards for source in card.data.sources):
+            return ""
+        return "None was trained on prompts over 1,100 tokens, so longer contexts are new to them: this compares how they do there, not what the method could."
 
     def checks(self, mode: str = "recorded") -> Table | Text:
         """Every check of `specstudy drafts check` on every head; in mode "live" made now, else as kept beside the heads."""

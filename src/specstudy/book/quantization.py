@@ -32,6 +32,7 @@ from specstudy.records.quality import Quality, read_quality
 
 CHAPTER, MODEL, SMALL = "01_quantization", "llama-3.3-70b", "smollm2-135m-instruct"
 QUALITY = Text("*What quantization does to the small model's answers isn't measured yet; `specstudy quantize` does it.*")
+NO_CELLS = Text("*Not measured: this chapter has no records yet.*")
 PRECISIONS = ("bf16", "fp8", "awq")
 
 
@@ -63,23 +64,23 @@ class Quantization:
 
     def speed_table(self) -> Table | Text:
         """With TPOT and the ratio to the first variant."""
-        return variant_table(self.cells)
+        return variant_table(self.cells) if self.cells else NO_CELLS
 
     def machine(self) -> Table | Text:
         """What the machine can do at best."""
-        return machine_table(list(self.machines.values()))
+        return machine_table(list(self.machines.values())) if self.cells else NO_CELLS
 
     def limits(self) -> Picture | Text:
         """Share of the limit at each load."""
-        return share_figure(self.shares)
+        return share_figure(self.shares) if self.cells else NO_CELLS
 
     def limits_table(self) -> Table | Text:
         """With the parts of the limit."""
-        return share_table(self.shares)
+        return share_table(self.shares) if self.cells else NO_CELLS
 
     def limits_text(self) -> Text:
         """What bounds each variant."""
-        return limit_lines(self.shares)
+        return limit_lines(self.shares) if self.cells else NO_CELLS
 
     def quality(self) -> Table | Text:
         """Perplexity and agreement of the small model's forms."""

@@ -9,6 +9,7 @@ from specstudy.figures.acceptance import (
     position_table,
     workload_table,
 )
+from specstudy.figures.along import along_conclusion, along_table
 from specstudy.figures.beside import beside_published_table
 from specstudy.figures.costs import change_text, cost_conclusion, latency_change_table, memory_table, rejection_table
 from specstudy.figures.decode import decode_conclusion, decode_table
@@ -29,6 +30,7 @@ from specstudy.figures.published import (
     published_peagle_table,
     silent_killers_table,
 )
+from specstudy.figures.runners import on_another_runner
 from specstudy.figures.stack import Shown, Stack
 from specstudy.figures.tables import Table, acceptance_table, latency_table, ratio_text, speedup_table, throughput_table, versions_table, with_interval
 from specstudy.figures.text import Text
@@ -44,6 +46,8 @@ __all__ = [
     "acceptance_by_position",
     "acceptance_by_workload",
     "acceptance_table",
+    "along_conclusion",
+    "along_table",
     "badge",
     "baseline_conclusion",
     "beside_published_table",
@@ -68,6 +72,7 @@ __all__ = [
     "limit_lines",
     "machine_table",
     "memory_table",
+    "on_another_runner",
     "parallel_conclusion",
     "position_table",
     "power_note",

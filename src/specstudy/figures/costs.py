@@ -9,6 +9,7 @@ import pandas as pd
 from specstudy.analysis import Cell, Interval, LatencyChange, Load, family_of, latency_changes, memory, rejections
 from specstudy.analysis.costs import Memory
 from specstudy.analysis.families import Family
+from specstudy.figures.prose import in_bursts
 from specstudy.figures.tables import DASH, Table, number, ratio_text, with_interval
 from specstudy.figures.text import NOTHING_TO_COMPARE, Text, bullets, not_measured
 from specstudy.records.schema import P99_NEEDS
@@ -30,9 +31,9 @@ def memory_table(cells: Sequence[Cell]) -> Table | Text:
         {
             "method": one.cell.variant.label,
             "weights GiB": f"{one.weights_gib:.2f}",
-            "of it the draft GiB": f"{one.draft_gib:.2f}",
+            "of it the draft GiB": number(one.draft_gib if _has_draft(one) else None, 2),
             "draft's files GiB": number(one.draft_files_gib, 3),
-            "draft, % of target": f"{one.draft_share:.1%}",
+            "draft, % of target": f"{one.draft_share:.1%}" if _has_draft(one) else DASH,
             "KV cache tokens": DASH if one.kv_tokens is None else f"{one.kv_tokens:,}",
             "baseline's": DASH if one.baseline_kv_tokens is None else f"{one.baseline_kv_tokens:,}",
             "KV cache lost": DASH if one.kv_share_lost is None else f"{one.kv_share_lost:.1%}",
@@ -47,7 +48,7 @@ def memory_table(cells: Sequence[Cell]) -> Table | Text:
             if found[0].cache_gib is not None
             else "The server gives the KV cache all memory that is left, so all that a draft takes shows as tokens lost."
         )
-        + f" {DASH}: not stated, or not this server's alone."
+        + f" {DASH}: no draft, not stated, or not this server's alone."
     )
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
 
@@ -71,7 +72,7 @@ def latency_change_table(cells: Sequence[Cell]) -> Table | Text:
     ]
     note = (
         "Ratios to the baseline at the same load; under 1 is better. TTFT and chunk gap: paired by repeat. TPOT and E2E p99: the requests of all repeats, "
-        f"interval by bootstrap over pairs of requests; {DASH} under {P99_NEEDS} of them. An interval that holds 1 is no difference."
+        f"interval over repeats, by leaving out one at a time; {DASH} under {P99_NEEDS} of them. An interval that holds 1 is no difference."
     )
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
 
@@ -108,11 +109,12 @@ def cost_conclusion(cells: Sequence[Cell]) -> Text:
     by_load: dict[Load, list[LatencyChange]] = {}
     for one in changes:
         by_load.setdefault(one.cell.load, []).append(one)
-    bursts = [load for load, here in by_load.items() if _in_bursts([one.cell for one in here])]
+    bursts = [load for load, here in by_load.items() if in_bursts([one.cell for one in here])]
     if bursts:
         lines.append(
             f"Median first tokens aren't compared at {', '.join(load.label for load in bursts)}: all answers there are equally long, so without speculation "
-            "requests end together and the next prompts wait for each other."
+            "requests end together and the next prompts wait for each other. For the same reason the baseline's prompts interrupt few answers, and the pauses "
+            "between chunks aren't comparable either: with speculation they hold other requests' prompts."
         )
     for load, here in by_load.items():
         if load in bursts:
@@ -127,11 +129,6 @@ def cost_conclusion(cells: Sequence[Cell]) -> Text:
     return bullets(lines) if lines else NOTHING_TO_COMPARE
 
 
-def _in_bursts(cells: Sequence[Cell]) -> bool:
-    """Whether several requests run whose answers are all equally long."""
-    return cells[0].load.concurrency != 1 and len({count for cell in cells for count in cell.requests["completion_tokens"].dropna().unique()}) == 1
-
-
 def _memory_lines(cells: Sequence[Cell]) -> Iterator[str]:
     families: dict[Family, list[Memory]] = {}
     for one in memory(cells):
@@ -143,6 +140,11 @@ def _memory_lines(cells: Sequence[Cell]) -> Iterator[str]:
         cache = ", ".join(f"{abs(share):.1%} {'smaller' if share >= 0 else 'larger'} at K={k}" for k, share in lost.items())
         size = one.draft_gib if one.draft_files_gib is None else one.draft_files_gib
         yield f"{family.label}: the draft's weights take {size:.3f} GiB, {one.draft_share:.1%} of the target's{f'; the KV cache is {cache}' if cache else ''}."
+
+
+def _has_draft(one: Memory) -> bool:
+    """Of a lookup the difference of two rounded weights would be shown, which is nothing."""
+    return one.cell.variant.draft is not None
 
 
 def _shown(ratio: Interval | None) -> bool:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
 
-from specstudy.analysis import Cell, Inflection, Interval, best_k, drafting_slopes, family_of, inflection, inflections, same_k, speedups, step_times
+from specstudy.analysis import (
+    Cell,
+    Family,
+    Inflection,
+    Interval,
+    Speedup,
+    best_k,
+    drafting_slopes,
+    family_of,
+    inflection,
+    inflections,
+    same_k,
+    speedups,
+    step_times,
+)
+from specstudy.analysis.families import at, loads
 from specstudy.figures.costs import change_text
-from specstudy.figures.parallel import contenders
+from specstudy.figures.parallel import contenders, fastest_over_baseline
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
 from specstudy.figures.text import Text, bullets, not_measured
 
@@ -28,6 +44,8 @@ def best_k_table(cells: Sequence[Cell]) -> Table | Text:
             row[f"{name} AL"] = with_interval(cell.interval("acceptance_length"), 2)
         rows.append({**row, "P-EAGLE / EAGLE-3": change_text(one.ratio), "verdict": one.verdict + ("" if one.same_runner else "; model runners differ")})
     note = "The best K has the highest mean throughput there. Ratio of repeats with the same prompts, 95 % interval; one that holds 1 is no difference."
+    if pair and (apart := on_two_gpus(cells, *pair)):
+        note += f" Not compared, since the two best K ran on different GPUs: {', '.join(apart)}."
     return Table(pd.DataFrame(rows), contests[0].cell.records[0].evidence, note)
 
 
@@ -119,13 +137,67 @@ def parallel_conclusion(cells: Sequence[Cell]) -> Text:
             lines.append(f"{said}, at " + "; ".join(f"{one.cell.load.label}: {ratio_text(one.ratio)}" for one in own) + ".")
     overall = inflection(contests)
     if overall is not None:
-        lines.append(f"Best K against best K, the concurrency at which P-EAGLE's advantage ends: {overall.text}.")
+        lines.append(f"Best K against best K, {end_text(overall)}.")
+    if apart := on_two_gpus(cells, *pair):
+        lines.append(f"Not compared at {', '.join(apart)}: the two best K ran on different GPUs there.")
     lines.append(_inflection_line(inflections(same_k(cells, *pair))))
     lines += _slope_lines(cells)
-    flagged = [one for one in speedups(cells) if one.flagged and one.cell.variant in {side.variant for c in contests for side in (c.cell, c.baseline)}]
-    if flagged:
-        lines.append("Flagged, under 0.95 of the baseline: " + "; ".join(f"{one.cell.variant.label} at {one.cell.load.label}" for one in flagged) + ".")
+    lines += over_baseline_lines(cells, pair)
+    lines.append(_flagged_line(speedups(cells)))
     return bullets(lines)
+
+
+def on_two_gpus(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[str]:
+    """Loads at which both were measured, but each side's best K on another GPU, so that no ratio can be taken."""
+    compared = {one.cell.load for one in best_k(cells, ours, theirs)}
+    sides = ((at(cells, ours, load), at(cells, theirs, load), load) for load in loads(cells))
+    return [load.label for mine, other, load in sides if mine and other and load not in compared]
+
+
+def end_text(end: Inflection) -> str:
+    """Where P-EAGLE's advantage ends, as a part of a sentence."""
+    first, last = (contest.cell.load.concurrency for contest in (end.contests[0], end.contests[-1]))
+    if end.state == "above":
+        return f"P-EAGLE's ratio stays above 1 up to {last} requests in flight, the highest load"
+    if end.state == "crosses":
+        return f"P-EAGLE's advantage ends at {end.text} requests in flight"
+    bound = "the highest load" if math.isinf(end.high) else f"{end.high:.1f}"
+    open_to = "" if math.isnan(end.high) or end.high == 0 else f"; an advantage up to {bound} isn't excluded"
+    return f"P-EAGLE has no advantage to lose: its ratio is below 1 at {first} requests in flight, the lowest load compared{open_to}"
+
+
+def over_baseline_lines(cells: Sequence[Cell], pair: tuple[Family, Family]) -> list[str]:
+    """Whether either of the two pays at all: each at its best K over the baseline, the loads grouped by verdict."""
+    lines, faster = [], False
+    found = speedups(cells)
+    for name, family in zip(("P-EAGLE", "EAGLE-3"), pair, strict=True):
+        best = fastest_over_baseline(found, family)
+        if not best:
+            continue
+        groups: dict[str, list[Speedup]] = {}
+        for one in best:
+            groups.setdefault(one.verdict, []).append(one)
+        told = "; ".join(f"{verdict} at c={', '.join(str(one.cell.load.concurrency) for one in group)}" for verdict, group in groups.items())
+        ratios = [one.ratio.estimate for one in best]
+        lines.append(f"{name} at its best K has {min(ratios):.2f} to {max(ratios):.2f} of the baseline's throughput: {told}.")
+        faster = faster or "faster" in groups
+    if lines and not faster:
+        lines.append("So neither is shown to pay here at any load: the comparison says which of the two costs less.")
+    return lines
+
+
+def _flagged_line(found: Sequence[Speedup]) -> str:
+    """The flagged cells, or where they are most, the others."""
+    flagged, others = [one for one in found if one.flagged], [one for one in found if not one.flagged]
+    if not flagged:
+        return ""
+    few, but = (others, " all but ") if len(flagged) > len(others) else (flagged, " ")
+    named = "; ".join(f"{one.cell.variant.label} at {one.cell.load.label} ({one.ratio.estimate:.2f})" for one in few)
+    return (
+        f"Flagged, under 0.95 of the baseline, {len(flagged)} of {len(found)} cells:{but}{named}."
+        if named
+        else "Flagged, under 0.95 of the baseline: every cell."
+    )
 
 
 def _runner_line(same: bool) -> str:

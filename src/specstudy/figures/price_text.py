@@ -114,7 +114,7 @@ def _beside(costs: Sequence[CellCost], row: TokenPrice) -> str:
     own = "the same weights" if costs[0].cell.records[0].evidence == "real" else "the model whose shape this is; measured with random weights"
     same = own if row.same_weights_as else "another model, whose answers this study doesn't compare"
     return (
-        f"Break-even with {row.provider}'s {row.model} at ${row.usd_per_1m_output:.2f} a million output tokens ({same}) is at "
+        f"Break-even with {row.provider}'s {row.model} at ${row.usd_per_1m_output:.2f} a million output tokens, prompts not charged ({same}), is at "
         f"{' or '.join(f'{value:,.0f}' for value in needed.values())} tokens/s. Measured throughput, each load's best method, GPU always busy: {told}."
     )
 

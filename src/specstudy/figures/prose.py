@@ -31,7 +31,7 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
         f"{badge(newest.evidence)} Target {_each(f'**{record.target}**' for record in good or [newest])} in "
         f"{_each(record.quantization or record.dtype for record in good or [newest])}, served by "
         f"{newest.engine} {newest.engine_version} on {machine}.",
-        f"{len(used)} records, the newest of {newest.started_at:%Y-%m-%d %H:%M} UTC, commit {newest.git_sha}; "
+        f"{len(used)} records, the newest of {newest.started_at:%Y-%m-%d %H:%M} UTC, commit {short_commit(newest.git_sha)}; "
         + ", ".join(f"{name} {version}" for name, version in runner.items())
         + ".",
     ]
@@ -48,6 +48,12 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     ]
     lines += [f"**Skipped line:** {line}" for line in skipped]
     return Text("\n\n".join(lines))
+
+
+def short_commit(sha: str) -> str:
+    """Its first 12 digits, and whether there were changes beside it: 40 digits don't fit on a phone."""
+    digits, dirty, _ = sha.partition("-")
+    return digits[:12] + ("-dirty" if dirty else "")
 
 
 def _steadiness(records: Sequence[Record]) -> list[str]:
@@ -168,6 +174,8 @@ def apart_text(best: Speedup, found: Sequence[Speedup]) -> str:
     close = [one.cell.variant.label for one in rivals(best, found)]
     if not close:
         return ""
+    if len(close) == others > 2:
+        return f"; not told apart from any of the {others} others"
     return f"; not told apart from {' and '.join(close) if len(close) <= 2 else f'{len(close)} of the {others} others'}"
 
 
@@ -191,8 +199,21 @@ def _guess_text(one: Speedup) -> str:
 def _tail_text(cells: Sequence[Cell]) -> str:
     """At the highest load of the page, where rejected drafts and other requests' prompts make most of it."""
     load = max((cell.load for cell in cells), key=lambda load: load.concurrency or 0)
-    told = [f"{cell.label} {p99:.1f} ms" for cell in cells if cell.load == load and (p99 := cell.percentile("chunk_gap_ms", 99)) is not None]
-    return f"99th percentile of the pause between chunks at {load.label}: {', '.join(told)}." if told else ""
+    here = [cell for cell in cells if cell.load == load]
+    told = [f"{cell.label} {p99:.1f} ms" for cell in here if (p99 := cell.percentile("chunk_gap_ms", 99)) is not None]
+    if not told:
+        return ""
+    why = (
+        " With answers of one length the baseline's prompts come together, while nothing decodes, so it is spared most of these pauses."
+        if in_bursts(here)
+        else ""
+    )
+    return f"99th percentile of the pause between chunks at {load.label}: {', '.join(told)}.{why}"
+
+
+def in_bursts(cells: Sequence[Cell]) -> bool:
+    """Whether several requests run whose answers are all equally long: without speculation they end together."""
+    return cells[0].load.concurrency != 1 and len({count for cell in cells for count in cell.requests["completion_tokens"].dropna().unique()}) == 1
 
 
 def engine_note(cells: Sequence[Cell]) -> Text:

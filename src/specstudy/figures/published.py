@@ -66,7 +66,7 @@ def published_peagle_table() -> Table:
 
 
 def published_acceptance_figure() -> Picture:
-    """One head, two harnesses: the acceptance lengths of the EAGLE-3 authors' Llama 3.3 70B head in their paper and under SGLang."""
+    """Acceptance lengths of the EAGLE-3 authors' Llama 3.3 70B head in their paper, and of the one of that name that SGLang's team keeps, under SGLang."""
     figure, axes = canvas(3.4)
     told = []
     for (where, label), (colour, marker) in zip(HARNESSES, (("#009E73", "^"), ("#D55E00", "v")), strict=True):
@@ -76,8 +76,8 @@ def published_acceptance_figure() -> Picture:
     axes.set_ylabel("acceptance length (tokens/step)")
     axes.set_ylim(bottom=1)
     legend_above(axes)
-    alt = f"Published acceptance lengths of one EAGLE-3 head for {SAME_HEAD} under two harnesses. {'; '.join(told)}."
-    return Picture.of(figure, "One head, two harnesses: is its acceptance a property of the head?", alt, "published")
+    alt = f"Published acceptance lengths of the EAGLE-3 head of one name for {SAME_HEAD} under two harnesses. {'; '.join(told)}."
+    return Picture.of(figure, "One name, two harnesses: is acceptance a property of the head?", alt, "published")
 
 
 def _authors_head() -> Iterable[PublishedAcceptance]:

@@ -37,7 +37,7 @@ class Open:
 
     @property
     def rate(self) -> float:
-        """Requests/s: the rate that was asked for, else the mean: arrivals after the first over the time they span."""
+        """Requests/s: the rate that was asked for, else the mean: arrivals after the first over the time they span; where they span none, their number."""
         if self.asked_rate is not None:
             return self.asked_rate
         span = self.times_s[-1] - self.times_s[0]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.standin.synthetic import chapter_04, repeats, write
+from tests.standin.synthetic import chapter_04, chapter_05, repeats, write
 
-from specstudy.book import answers, open_chapter, shipped_heads
+from specstudy.book import answers, open_chapter, runner_note, shipped_heads
 from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table
 
@@ -107,7 +108,32 @@ def test_the_answers_name_each_profile_with_its_evidence(results: Path) -> None:
     told = answers(str(results)).markdown
     assert "SmolLM2-135M-Instruct on one H200" in told and "SmolLM2-135M-Instruct on a CPU" in told
     assert told.count("evidence: real") == 2
-    assert "At chat c=1 the highest is smollm2-135m-eagle3 K=3" in told
+    assert re.search(r"<td>chat c=1</td>\s*<td>EAGLE-3 K=3</td>\s*<td>\d\.\d\d \(", told)
+    assert "\n\n<div" in told and "\n\n" not in told[told.index("<table") : told.index("</table>")], "a blank line would end the table"
+
+
+def test_a_chapter_bound_to_one_runner_says_what_the_other_gives(tmp_path: Path) -> None:
+    """Chapter 04's records are made for V1 as chapter 05's are; with V2 in one of them the two are set side by side."""
+    write(tmp_path, chapter_05(), "h200-smollm2")
+    write(tmp_path, ((one.model_copy(update={"model_runner": "V2"}), rows) for one, rows in chapter_04()), "h200-smollm2")
+    chapter = open_chapter("05_peagle", results_dir=str(tmp_path))
+    told = runner_note(chapter, "04_eagle3", results_dir=str(tmp_path)).markdown
+    assert "on model runner V1" in told and "on V2" in told and "in chapter 04, not against EAGLE-3 here" in told
+    assert "wasn't recorded on another model runner" in runner_note(chapter, "05_peagle", results_dir=str(tmp_path)).markdown
+    assert "Bound to a model runner: smollm2-135m-eagle3" in answers(str(tmp_path)).markdown
+
+
+def test_heads_that_never_saw_a_long_prompt_say_so_beside_long_contexts(tmp_path: Path) -> None:
+    cells = [repeats([1.0], method="eagle3", draft=name, num_speculative_tokens=3, workload="context-4k") for name in ("one", "two")]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "card.json").write_text(json.dumps({**CARD, "name": name}))
+    assert "None was trained on prompts over 1,100 tokens" in shipped_heads(tmp_path).data_note(cells).markdown
+    chat = [repeats([1.0], method="eagle3", draft=name, num_speculative_tokens=3) for name in ("one", "two")]
+    assert "1,100" not in shipped_heads(tmp_path).data_note(chat).markdown
+    long = {**CARD["data"], "sources": [{**CARD["data"]["sources"][0], "long_answers": 3}]}
+    (tmp_path / "two" / "card.json").write_text(json.dumps({**CARD, "name": "two", "data": long}))
+    assert "1,100" not in shipped_heads(tmp_path).data_note(cells).markdown
 
 
 def test_without_results_there_is_no_answer(tmp_path: Path) -> None:
@@ -145,5 +171,6 @@ def test_a_card_is_shown_with_its_numbers(tmp_path: Path) -> None:
     assert isinstance(curve, Picture) and "made-up: 9.50 at step 0, 2.25 at step 20" in curve.alt
     assert isinstance(validation, Picture) and "1.75 at step 20" in validation.alt
     assert isinstance(acceptance, Table) and acceptance.frame["acceptance length"].tolist() == ["1.75"]
+    assert "half-width" not in acceptance.frame and "vLLM 0 by specstudy drafts measure" in acceptance.note
     assert isinstance(checks, Table) and checks.frame["made-up"].tolist() == ["ok: vocab_size 16"]
     assert isinstance(heads.facts(), Table)

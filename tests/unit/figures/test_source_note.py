@@ -34,3 +34,9 @@ def test_a_kept_repeat_that_compiled_is_named_by_server_and_load() -> None:
 def test_records_of_other_allocations_are_not_spoken_of() -> None:
     told = note({"kernels_compiled": 3, "allocation": "b" * 12, "started_at": "2026-11-28T12:00:00Z"}, {"kernels_compiled": 0})
     assert "Not steady" not in told
+
+
+def test_a_commit_is_told_in_twelve_digits() -> None:
+    """40 don't fit on a phone; changes beside the commit are still told."""
+    assert f"commit {'ab' * 6};" in note({"git_sha": "ab" * 20})
+    assert f"commit {'ab' * 6}-dirty;" in note({"git_sha": "ab" * 6 + "-dirty"})

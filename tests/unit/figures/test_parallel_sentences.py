@@ -1,0 +1,100 @@
+"""What the pages on P-EAGLE say: does either pay at all, where does an advantage end, what couldn't be compared, which runner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.standin.synthetic import cell, record, repeats, request
+
+from specstudy import figures
+from specstudy.analysis import Cell, inflection, same_k
+from specstudy.figures.parallel import contenders
+from specstudy.figures.parallel_tables import end_text
+
+OURS: dict[str, Any] = {"method": "peagle", "draft": "p", "num_speculative_tokens": 3}
+THEIRS: dict[str, Any] = {"method": "eagle3", "draft": "e", "num_speculative_tokens": 3}
+
+
+def sides(ours: float, theirs: float, plain: float = 100, **where: Any) -> list[Cell]:
+    """Three repeats of each, a thousandth apart."""
+    made = ((plain, {"method": "none"}), (ours, OURS), (theirs, THEIRS))
+    return [repeats([rate, rate * 1.001, rate * 0.999], **what, **where) for rate, what in made]
+
+
+def ends(*ratios: float) -> str:
+    cells = [one for i, ratio in enumerate(ratios) for one in sides(100 * ratio, 100, concurrency=2**i)]
+    pair = contenders(cells)
+    assert pair is not None
+    end = inflection(same_k(cells, *pair))
+    assert end is not None
+    return end_text(end)
+
+
+def test_where_an_advantage_ends_is_a_sentence() -> None:
+    assert ends(1.2, 1.1) == "P-EAGLE's ratio stays above 1 up to 2 requests in flight, the highest load"
+    assert ends(0.8, 0.7) == "P-EAGLE has no advantage to lose: its ratio is below 1 at 1 requests in flight, the lowest load compared"
+    assert "P-EAGLE's advantage ends at 1.4 " in ends(1.2, 1 / 1.2)
+
+
+def test_two_that_both_lose_are_said_to_lose() -> None:
+    told = figures.parallel_conclusion(sides(60, 80) + sides(70, 90, concurrency=2)).markdown
+    assert "P-EAGLE at its best K has 0.60 to 0.70 of the baseline's throughput: slower at c=1, 2." in told
+    assert "So neither is shown to pay here at any load" in told
+    assert "every cell" in told
+    paying = figures.parallel_conclusion(sides(60, 120) + sides(70, 90, concurrency=2)).markdown
+    assert "neither is shown" not in paying and "EAGLE-3 at its best K has 0.90 to 1.20 of the baseline's throughput: faster at c=1; slower at c=2." in paying
+
+
+def test_of_most_cells_flagged_the_others_are_named() -> None:
+    most = figures.parallel_conclusion(sides(60, 80) + sides(70, 100, concurrency=2)).markdown
+    assert "Flagged, under 0.95 of the baseline, 3 of 4 cells: all but e K=3 at chat c=2 (1.00)." in most
+    few = figures.parallel_conclusion(sides(60, 100) + sides(120, 100, concurrency=2)).markdown
+    assert "Flagged, under 0.95 of the baseline, 1 of 4 cells: p K=3 at chat c=1 (0.60)." in few
+
+
+def test_the_best_k_of_two_gpus_arent_compared_and_that_is_said() -> None:
+    one, two = {"allocation": "a" * 12}, {"allocation": "b" * 12}
+    cells = [
+        *sides(60, 80, **one),
+        repeats([90, 91, 89], **{**OURS, "num_speculative_tokens": 5}, **two),
+        repeats([100, 101, 99], method="none", **two),
+        *sides(60, 80, concurrency=2, **one),
+        *sides(60, 80, concurrency=4, **one),
+    ]
+    assert "Not compared at chat c=1: the two best K ran on different GPUs there." in figures.parallel_conclusion(cells).markdown
+    table = figures.best_k_table(cells)
+    assert isinstance(table, figures.Table) and table.note.endswith("ran on different GPUs: chat c=1.")
+    assert table.frame["load"].tolist() == ["chat c=2", "chat c=4"]
+
+
+def test_the_same_head_on_another_runner_is_set_beside_it() -> None:
+    here = sides(60, 50, model_runner="V1", max_tokens=64, workload="chat-64")
+    there = sides(60, 200, model_runner="V2")
+    told = figures.on_another_runner(here, there)
+    assert told == (
+        "e K=3 at chat-64 c=1 has 0.50 (0.50 to 0.50) of its baseline's throughput on model runner V1, with answers of 64 tokens; "
+        "at chat c=1 on V2 with 256 it has 2.00 (2.00 to 2.00)"
+    )
+    assert figures.on_another_runner(here, sides(60, 200, model_runner="V1")) == ""
+    assert figures.on_another_runner(here, []) == ""
+
+
+def test_a_lookup_has_no_draft_whose_weights_could_be_told() -> None:
+    cells = [repeats([1.0, 1.0], weights_gib=0.26), repeats([1.0, 1.0], method="ngram", num_speculative_tokens=3, weights_gib=0.25)]
+    table = figures.memory_table(cells)
+    assert isinstance(table, figures.Table)
+    assert table.frame.iloc[0][["of it the draft GiB", "draft, % of target"]].tolist() == ["–", "–"]
+
+
+@pytest.mark.parametrize(("tokens", "said"), [((3, 3), True), ((3, 4), False)])
+def test_pauses_of_a_load_whose_answers_end_together_are_explained(tokens: tuple[int, int], said: bool) -> None:
+    def one(**what: Any) -> Cell:
+        kept = record(concurrency=8, chunk_gap_ms_p99=40.0, output_tokens_per_s=100.0, **what)
+        gaps = tuple([1000] * 399)
+        rows = [request(kept.record_id, i, completion_tokens=count, chunk_gap_us=gaps, chunk_tokens=(1,) * 400) for i, count in enumerate(tokens)]
+        return cell([kept], rows)
+
+    told = figures.speculation_conclusion([one(), one(**THEIRS)]).markdown
+    assert "99th percentile of the pause" in told
+    assert ("spared most of these pauses" in told) == said
