@@ -213,10 +213,12 @@ def limits(profile: ProfileOption = DEFAULT_PROFILE, results_dir: ResultsOption 
     from specstudy.records.machine import write_limits
 
     found = load_profile(profile)
+    place = results_dir.resolve() / found.name
+    check_writable("results_dir", place / "limits.json")
     identity = gpu_identity()
     origin = provenance(project_root(), identity.uuids if identity else ())
     measured = measure_limits(origin, found.hardware)
-    path = write_limits(results_dir.resolve() / found.name, measured)
+    path = write_limits(place, measured)
     table = RichTable("limit", "best", "unit", title=measured.device)
     table.add_row("reading memory", f"{measured.read_limit / 1e9:,.0f}", "GB/s")
     table.add_row("copying memory, both ways", f"{measured.copy_limit / 1e9:,.0f}", "GB/s")

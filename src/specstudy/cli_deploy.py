@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -83,4 +84,4 @@ def _write(wanted: Mapping[str, Wanted], results_dir: Path | None, out: Path) ->
     for sentence in slower(found):
         tell(sentence)
     for name in wanted:
-        print(f"kubectl apply -k {out / 'overlays' / name}")
+        print(f"kubectl apply -k {shlex.quote(str(out / 'overlays' / name))}")

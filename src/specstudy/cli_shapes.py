@@ -51,5 +51,7 @@ def make(
     try:
         write_shape(shape, out, quantization)
     except OSError as error:
+        for half in out.glob("*.json"):  # `out` was new or empty: what lies there is ours, and the next try wants it so
+            half.unlink(missing_ok=True)
         raise ConfigError.unwritable("out", out, error) from error
     print(out)

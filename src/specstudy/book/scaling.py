@@ -111,12 +111,13 @@ class Scaling:
 
     @cached_property
     def _service_s(self) -> list[float]:
-        """Times in a slot of the main run: the shorter half of the first stage's, whose requests found a slot free."""
+        """Times in a slot of the main run, as `outcomes.service_time_s` counts them: the half of the first stage's requests with the soonest first token."""
         if self.main is None:
             return []
         rows = self.main.requests
         first = rows[(rows["scheduled_s"] < self.main.run.step_s) & (rows["status"] == "ok")]
-        return [float(value) for value in (first["last_token_s"] - first["sent_s"]).nsmallest(max(1, len(first) // 2))]
+        soonest = (first["first_token_s"] - first["sent_s"]).nsmallest(max(1, len(first) // 2)).index
+        return [float(value) for value in (first["last_token_s"] - first["sent_s"]).loc[soonest]]
 
     @cached_property
     def _cold_starts(self) -> pd.DataFrame:

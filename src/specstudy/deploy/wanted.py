@@ -29,6 +29,7 @@ from specstudy.serving import Deployment
 from specstudy.serving.vllm import vllm_argv
 
 MODELS = "/models"
+HUB_ID = r"^[\w.-]+(/[\w.-]+)?$"  # a repository's name, its owner's before it
 SETTLE_S = 10  # for Service, proxies and clients to stop sending; nothing in Kubernetes bounds it, so it is a choice
 INT32 = 2**31 - 1  # the API's type for replicas
 STOP_S = 30  # for vLLM's processes to end after SIGTERM, once drained
@@ -44,8 +45,8 @@ class Wanted(StrictModel):
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
     tensor_parallel_size: int | None = Field(default=None, ge=1, le=16, description="by default the profile's flag of that name, else 1")
-    model_id: str | None = Field(default=None, description="hub id of the target, instead of the catalog's place for it")
-    draft_id: str | None = Field(default=None, description="hub id of the draft")
+    model_id: str | None = Field(default=None, pattern=HUB_ID, description="hub id of the target, instead of the catalog's place for it")
+    draft_id: str | None = Field(default=None, pattern=HUB_ID, description="hub id of the draft")
     engine_version: str | None = Field(default=None, pattern=r"^\d+(\.\d+)+$", description="vLLM's, like 0.26.0; by default the one that was measured")
     unmeasured: bool = Field(default=False, description="render even what no record measured")
     longest_request_s: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="by default from the records")

@@ -31,7 +31,6 @@ from specstudy.drafts.checkpoint import Group, group_of, read_head
 from specstudy.errors import ConfigError
 
 CARD, FINDINGS = "card.json", "checks.csv"  # the latter is what the checks found, kept for the book
-LIMIT_BYTES = 24_000_000  # all packed heads of the repository together
 
 # Divisors of a group's largest magnitude that are tried as its scale. 8 bits: the integers end at 127, and cutting off pays
 # little. 4 bits: from -8 to 7, so the sign decides which end has the extra step, and cutting off the outliers pays.
@@ -218,20 +217,3 @@ def _store(name: str, tensor: torch.Tensor, bits: Bits, stored: dict[str, torch.
 def packed_bytes(folder: Path) -> int:
     """Bytes of a packed head, weights and config."""
     return sum((folder / name).stat().st_size for name in (WEIGHTS, CONFIG))
-
-
-def expected_bytes(shapes: Mapping[str, tuple[int, ...]], *, mlp_bits: Bits = 4, attention_bits: Bits = 8, own_lm_head: bool = False) -> dict[Group, int]:
-    """Bytes that each group of tensors of these shapes will take, before xz and without headers: to choose a head's size before training it."""
-    sizes: dict[Group, int] = {}
-    for name, shape in shapes.items():
-        group, count = group_of(name), torch.Size(shape).numel()
-        bits = {"attention": attention_bits, "fc": attention_bits, "mlp": mlp_bits, "lm_head": 8 if own_lm_head else 0, "d2t": 32, "other": 16}[group]
-        scales = 2 * count // GROUP[bits] if bits in GROUP else 0
-        sizes[group] = sizes.get(group, 0) + count * bits // 8 + scales
-    return sizes
-
-
-def repository_bytes(drafts_dir: Path) -> dict[str, int]:
-    """Bytes of everything in each packed head's folder of `drafts_dir`, its card too; to hold against LIMIT_BYTES."""
-    folders = sorted(path.parent for path in drafts_dir.glob(f"*/{WEIGHTS}"))
-    return {folder.name: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) for folder in folders}

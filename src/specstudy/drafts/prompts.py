@@ -140,16 +140,17 @@ def _source(name: str, say: Say) -> Iterator[Prompt]:
 def evaluation_keys(say: Say = silent) -> dict[str, str]:
     """Keys of all prompts that chapters measure with, and their dataset; of ShareGPT's conversations those of each user turn."""
     keys: dict[str, str] = {}
-    for name, read in (("sharegpt", _sharegpt_keys), ("humaneval", humaneval), ("mtbench", mtbench), ("gsm8k", gsm8k)):
+    others = {"humaneval": _keys(humaneval), "mtbench": _keys(mtbench), "gsm8k": _keys(gsm8k)}
+    for name, read in {"sharegpt": lambda _: sharegpt.evaluation_keys(), **others}.items():
         try:
-            keys |= {one if isinstance(one, str) else one.key: name for one in read(say)}
+            keys |= dict.fromkeys(read(say), name)
         except AssetError as error:
             say(f"{name} isn't here, so no training prompt can be compared with it ({error})")
     return keys
 
 
-def _sharegpt_keys(say: Say) -> Iterable[str]:
-    return sharegpt.evaluation_keys()
+def _keys(read: Callable[[Say], Iterable[Prompt]]) -> Callable[[Say], Iterable[str]]:
+    return lambda say: [prompt.key for prompt in read(say)]
 
 
 def overlap(one: TrainingPrompt, measured: Mapping[str, str]) -> set[str]:

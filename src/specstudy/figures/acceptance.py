@@ -167,8 +167,9 @@ def drift_conclusion(cells: Sequence[Cell]) -> Text:
             )
     if plain is not None and newer is not None:
         for point, ratio in context_ratios(cells, newer, plain)[-2:]:
-            told = "no difference" if not ratio.excludes(1.0) and ratio.n > 1 else "higher" if ratio.estimate > 1 else "lower"
-            lines.append(f"3.1 over 3 in the band of {point.band_tokens:,} tokens: {ratio_text(ratio)}, {told}.")
+            told = "higher" if ratio.estimate > 1 else "lower"
+            sure = told if ratio.excludes(1.0) else "no difference" if ratio.n > 1 else "one repeat, so not told apart"
+            lines.append(f"3.1 over 3 in the band of {point.band_tokens:,} tokens: {ratio_text(ratio)}, {sure}.")
     for curve in deepest_curves([cell for cell in cells if context_tokens(cell.load.workload) is None]):
         if curve.cell.variant.method == "eagle3" and curve.hold is not None:
             lines.append(

@@ -66,25 +66,29 @@ def speedup(found: Sequence[Speedup]) -> Picture | Text:
 
 
 def where_time_goes(cells: Sequence[Cell]) -> Picture | Text:
-    """Mean request time split into wait, prefill and decode, a bar for each load."""
+    """Mean request time split into wait, prefill and decode, a bar for each cell."""
     if not cells:
         return NO_RECORDS
     figure, axes = canvas()
     shares = time_shares(cells)
-    labels = [share.cell.load.label for share in shares]
+    alone = len({share.cell.label for share in shares}) == 1
+    labels = [share.cell.load.label if alone else f"{share.cell.label}, {share.cell.load.label}" for share in shares]
+    rows = np.arange(len(shares))
     parts = (("wait for a slot", "#999999", "queue_ms"), ("prefill", "#56B4E9", "prefill_ms"), ("decode", "#0072B2", "decode_ms"))
     left = np.zeros(len(shares))
     for name, colour, field in parts:
         values = np.array([getattr(share, field) for share in shares])
-        axes.barh(labels, values, left=left, color=colour, label=name)
+        axes.barh(rows, values, left=left, color=colour, label=name)
         left += values
     totals = [share.cell.interval("e2e_ms_mean") for share in shares]
     errors = [total.estimate - total.low if total and total.n > 1 else 0.0 for total in totals]
-    axes.errorbar(left, range(len(shares)), xerr=errors, fmt="none", color="#000000", capsize=3)
+    axes.set_yticks(rows, labels)
+    axes.errorbar(left, rows, xerr=errors, fmt="none", color="#000000", capsize=3)
     axes.invert_yaxis()
     axes.set_xlabel("mean request time (ms), 95 % interval")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     told = "; ".join(
-        f"{share.cell.load.label}: {share.queue_ms:.0f} ms waiting, {share.prefill_ms:.0f} ms prefill, {share.decode_ms:.0f} ms decode" for share in shares
+        f"{label}: {share.queue_ms:.0f} ms waiting, {share.prefill_ms:.0f} ms prefill, {share.decode_ms:.0f} ms decode"
+        for label, share in zip(labels, shares, strict=True)
     )
     return Picture.of(figure, "Where does a request's time go?", f"Stacked bars. {told}.", cells[0].records[0].evidence)

@@ -15,6 +15,7 @@ from specstudy.analysis import (
     cost_changes,
     families,
     family_of,
+    input_per_output,
     largest_change,
     on_another_runner,
     reaches,
@@ -104,7 +105,10 @@ def _beside_lists(costs: Sequence[CellCost], target: str) -> list[str]:
 
 
 def _beside(costs: Sequence[CellCost], row: TokenPrice) -> str:
-    needed = {one.usd_per_hour: break_even_tokens_per_s(one.usd_per_hour, row.usd_per_1m_output) for one in costs}
+    prompts = input_per_output([one.cell for one in costs])
+    bill = row.bill_per_1m_output(prompts or 0.0)
+    charged = f" with the {prompts:.2f} million of prompts before them" if prompts else ", prompts not charged"
+    needed = {one.usd_per_hour: break_even_tokens_per_s(one.usd_per_hour, bill) for one in costs}
     found: dict[str, list[int]] = {}
     for c, one in sorted(_best_by_concurrency(costs).items()):
         throughput = one.cell.interval("output_tokens_per_s")
@@ -114,7 +118,7 @@ def _beside(costs: Sequence[CellCost], row: TokenPrice) -> str:
     own = "the same weights" if costs[0].cell.records[0].evidence == "real" else "the model whose shape this is; measured with random weights"
     same = own if row.same_weights_as else "another model, whose answers this study doesn't compare"
     return (
-        f"Break-even with {row.provider}'s {row.model} at ${row.usd_per_1m_output:.2f} a million output tokens, prompts not charged ({same}), is at "
+        f"Break-even with {row.provider}'s {row.model} at ${bill:.2f} a million output tokens{charged} ({same}), is at "
         f"{' or '.join(f'{value:,.0f}' for value in needed.values())} tokens/s. Measured throughput, each load's best method, GPU always busy: {told}."
     )
 

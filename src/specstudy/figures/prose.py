@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from specstudy.analysis import Cell, Speedup, best_per_load, families, rivals, scaling, side_by_side, speedups, time_shares, weight_read_gib_per_s
-from specstudy.analysis.cells import variant_of
+from specstudy.analysis.cells import load_of, variant_of
 from specstudy.catalog import load_target
 from specstudy.catalog.models import Measuring
 from specstudy.errors import ConfigError
@@ -42,7 +42,7 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     lines += _steadiness(used) + _effort_lines(used)
     lines += [f"{name}: {note}" for name in dict.fromkeys(record.target for record in good or [newest]) if (note := _target_note(name))]
     lines += [
-        f"**Failed:** {record.method} at {_load_text(record)}, repeat {record.repeat + 1}: {(record.error or '').splitlines()[0]}"
+        f"**Failed:** {record.method} at {load_of(record).label}, repeat {record.repeat + 1}: {(record.error or '').splitlines()[0]}"
         for record in records
         if record.status == "failed"
     ]
@@ -61,7 +61,7 @@ def _steadiness(records: Sequence[Record]) -> list[str]:
     lines = []
     if again := sum(record.tries_discarded > 0 for record in records):
         lines.append(f"{again} of {len(records)} repeats were measured again, because the engine compiled kernels while they ran the first time.")
-    loads = Counter(f"{variant_of(record).label} at {_load_text(record)}" for record in records if record.kernels_compiled)
+    loads = Counter(f"{variant_of(record).label} at {load_of(record).label}" for record in records if record.kernels_compiled)
     if loads:
         told = ", ".join(f"{load} ({count})" for load, count in loads.items())
         lines.append(f"**Not steady:** the engine still compiled kernels during {sum(loads.values())} of the repeats that are kept: {told}.")
@@ -72,7 +72,7 @@ def _effort_lines(records: Sequence[Record]) -> list[str]:
     """What falls short of the study's own rules: requests a slot, repeats of a cell."""
     closed = [record for record in records if record.concurrency]
     few = min((record.num_prompts // (record.concurrency or 1) for record in closed), default=RULES.prompts_per_slot)
-    repeats = Counter((variant_of(record), record.allocation, _load_text(record)) for record in closed)
+    repeats = Counter((variant_of(record), record.allocation, load_of(record).label) for record in closed)
     short = sum(count < RULES.min_repeats for count in repeats.values())
     told = []
     if few < RULES.prompts_per_slot:
@@ -93,10 +93,6 @@ def _target_note(name: str) -> str:
         return load_target(name).note
     except ConfigError:
         return ""  # records of somebody else's target
-
-
-def _load_text(record: Record) -> str:
-    return f"{record.workload} c={record.concurrency}" if record.concurrency else f"{record.workload} {record.request_rate}/s"
 
 
 def baseline_conclusion(cells: Sequence[Cell]) -> Text:

@@ -83,9 +83,9 @@ def variants_of(cells: Sequence[Cell]) -> list[Variant]:
 
 
 def bars(intervals: Sequence[Interval]) -> np.ndarray:
-    """Lengths of error bars, below and above: shape (2, n); 0 where there is no interval."""
+    """Lengths of error bars, below and above: shape (2, n); 0 where there is no interval, or none that ends."""
     lengths = np.array([[one.estimate - one.low, one.high - one.estimate] for one in intervals], dtype=float).reshape(-1, 2).T
-    return np.asarray(np.nan_to_num(lengths))
+    return np.asarray(np.nan_to_num(lengths, posinf=0.0))
 
 
 def concurrency_axis(axes: Axes, concurrencies: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -76,7 +77,8 @@ def write_limits(folder: Path, limits: MachineLimits) -> Path:
         scratch.write_text(limits.model_dump_json(indent=1) + "\n")
         scratch.replace(path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
         raise RecordError(f"{path} can't be written: {error.strerror}") from error
     return path
 

@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from specstudy.analysis.stats import Interval, mean_interval, paired_ratio
-from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
+from specstudy.figures.tables import DASH, Table
 from specstudy.figures.text import Text, bullets
 from specstudy.scaling.pictures import SETTLED_S
 from specstudy.scaling.record import ScalingRun
@@ -74,7 +73,7 @@ class Ended:
         known = len(self.ttft_ms) > 0
         return {
             "method": self.name,
-            "time of a request at 1x (s)": with_interval(mean_interval(self.service_s.tolist()), 3) if len(self.service_s) else DASH,
+            "time of a request at 1x (s)": f"{self.service_s.mean():.3f}" if len(self.service_s) else DASH,
             "needed by slots": run.replicas_needed,
             "most": run.replicas_max,
             "replicas at the end of 3x": f"{self.replicas:.1f}",
@@ -94,12 +93,15 @@ class Pair:
     other: Ended
 
     @property
-    def ratio(self) -> Interval | None:
-        """Time of a request with speculation over without, paired by number: the same prompts at the same instants. None with fewer than two in common."""
+    def ratio(self) -> float | None:
+        """Time of a request with speculation over without, the geometric mean over the requests that both have: the same prompts at the same instants.
+
+        It has no interval: requests of one run share their batches and the state of the machine, and there is one run each. None without a request in common.
+        """
         both = self.base.service_s.index.intersection(self.other.service_s.index)
-        if len(both) < 2:
+        if both.empty:
             return None
-        return paired_ratio(self.other.service_s[both].tolist(), self.base.service_s[both].tolist())
+        return float(np.exp(np.mean(np.log(self.other.service_s[both] / self.base.service_s[both]))))
 
     def table(self) -> Table:
         """A row a run."""
@@ -107,26 +109,23 @@ class Pair:
         lengths = ", ".join(f"{one.view.run.stages[1][1]:.0f} s ({one.name})" for one in (self.base, self.other))
         note = (
             f"One run each, at {run.stages[0][0]:g} and {run.stages[1][0]:g} requests/s, with the same policy, prompts and arrivals; 3x lasted {lengths}. "
-            f"'There' is its last {SETTLED_S:.0f} s. ± is the 95 % interval over requests. Needed by slots: the fewest replicas whose slots hold 3x at the "
-            f"time that a request takes on one replica; the autoscaler keeps slots free beyond that. All share {run.gpu or f'{run.host_cpus} processors'}, so "
-            "a request takes longer the more of them work: on GPUs of their own fewer might do."
+            f"'There' is its last {SETTLED_S:.0f} s. The time of a request is a mean; one run has no interval. Needed by slots: the fewest replicas whose "
+            "slots hold 3x at the time that a request takes on one replica; the autoscaler keeps slots free beyond that. All share "
+            f"{run.gpu or f'{run.host_cpus} processors'}, so a request takes longer the more of them work: on GPUs of their own fewer might do."
         )
         return Table(pd.DataFrame([self.base.row(), self.other.row()]), "real", note)
 
     def conclusion(self) -> Text:
-        """What speculation saved here, and how sure that is."""
+        """What speculation saved here, and that one run each can't say how sure that is."""
         ratio, base, other = self.ratio, self.base, self.other
-        faster = ratio is not None and ratio.high < 1
-        slower = ratio is not None and ratio.low > 1
-        sure = "sooner" if faster else "later" if slower else "neither sooner nor later beyond the noise"
         lines = [
-            f"With {other.name} a request at 1x takes {ratio_text(ratio)} times as long as without speculation (95 % interval over pairs): it ends {sure}."
+            f"With {other.name} a request at 1x took {ratio:.2f} times as long as without speculation, over the requests that both served (geometric mean)."
             if ratio is not None
             else "",
             f"At the end of 3x {base.replicas:.1f} replicas were ready without speculation and {other.replicas:.1f} with it, with {base.slots:.1f} and "
             f"{other.slots:.1f} slots in use; {_saved(base, other)}",
-            f"By the slots alone {base.view.run.replicas_needed} and {other.view.run.replicas_needed} replicas would do. It is one run each: replicas are "
-            "counted in wholes, and a service this small may gain one or none from the same speed-up.",
+            f"By the slots alone {base.view.run.replicas_needed} and {other.view.run.replicas_needed} replicas would do. It is one run each, so "
+            "no figure here has an interval; replicas are counted in wholes, and a service this small may gain one or none from the same speed-up.",
         ]
         return bullets(lines)
 

@@ -19,7 +19,6 @@ from specstudy.serving.server import Command, free_port, start, stop
 
 TICK_S = 0.1
 LONGEST_BACKOFF_S = 30.0
-PHASES_OVER = ("Failed", "Succeeded")
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ import torch
 from specstudy.catalog.assets import silent, wheel_file
 from specstudy.drafts.answers import Conversation, _chosen
 from specstudy.drafts.head import Batch
-from specstudy.drafts.prompts import LONG_CHARS, SAME_CHARS, TrainingPrompt, _sharegpt_keys, sharegpt_turns, training_prompts
+from specstudy.drafts.prompts import LONG_CHARS, SAME_CHARS, TrainingPrompt, sharegpt_turns, training_prompts
 from specstudy.drafts.recipe import Recipe, recipe_for
 from specstudy.drafts.rows import training_batches, validation_batches
 from specstudy.errors import AssetError, ConfigError
 from specstudy.workloads.prompts import Prompt
-from specstudy.workloads.sharegpt import SHAREGPT, sharegpt_long
+from specstudy.workloads.sharegpt import SHAREGPT, evaluation_keys, sharegpt_long
 
 # By SHA-256 "Question 2" is on the evaluation side and the other is not; tests/unit/workloads/test_sharegpt.py counts on the same.
 EVALUATION, TRAINING = "Question 2", "Question 0"
@@ -178,7 +178,7 @@ def test_a_turn_in_the_middle_of_what_is_measured_long_is_told(tmp_path: Path, m
     lines += [{"messages": [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "Tell me more"))]}]
     lines += [{"prompt": f"Mine {number}"} for number in range(9)]
     own.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = {prompt.prompt.messages[-1][1] for prompt in training_prompts([str(own)], dict.fromkeys(_sharegpt_keys(silent), "sharegpt"), silent)}
+    found = {prompt.prompt.messages[-1][1] for prompt in training_prompts([str(own)], dict.fromkeys(evaluation_keys(), "sharegpt"), silent)}
     assert found
     assert all(text.startswith("Mine") for text in found)
 

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from tests.standin.synthetic import repeats
+from tests.standin.synthetic import cell, record, repeats, request
 
 from specstudy.analysis import Cell, Interval
 from specstudy.catalog.prices import gpu_prices, middle_offer, own_price, token_prices
@@ -127,6 +127,15 @@ def test_what_is_sold_stands_beside_its_sellers_price_and_the_asked_for_ones() -
     assert "is at 3,906 tokens/s. Measured throughput, each load's best method, GPU always busy: below at concurrency 1, 8." in told
     assert re.search(r"Sonnet 5\.5 at \$10\.00 .* is at 125 tokens/s\..*: above at concurrency 1, 8\.", told)
     assert re.search(r"GPT-5\.4 at \$15\.00 .* is at 83 tokens/s\.", told)
+
+
+def test_the_sellers_charge_for_the_prompts_too() -> None:
+    """Six prompt tokens for three of the answer: 0.32 + 2 x 0.10 dollars; 4.50 an hour over 0.52 is 2,404 tokens/s, and 2,500 are above that."""
+    made = [record(repeat=n, record_id=f"{n:016x}", output_tokens_per_s=2500.0, gpu="NVIDIA H200") for n in range(3)]
+    counted = cell(made, [request(one.record_id, 0, prompt_tokens=6, completion_tokens=3) for one in made])
+    told = cost_lines([counted], NEBIUS, "llama-3.3-70b-shape").markdown
+    assert "Turbo at $0.52 a million output tokens with the 2.00 million of prompts before them (the same weights), is at 2,404 tokens/s" in told
+    assert re.search(r"is at 2,404 tokens/s\..* above at concurrency \d", told)
 
 
 def test_a_shapes_random_weights_are_not_said_to_be_the_sold_ones() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tests.standin.synthetic import repeats
+
+from specstudy import figures
 from specstudy.analysis import Variant
 from specstudy.figures.style import looks, short_labels
 
@@ -33,3 +36,13 @@ def test_without_variants_a_family_keeps_its_look() -> None:
 def test_four_k_of_a_family_differ_in_marker_alone() -> None:
     found = looks([Variant("eagle3", "one", k) for k in (1, 3, 5, 7)])
     assert len({(look.keywords["markerfacecolor"], look.keywords.get("fillstyle")) for look in found.values()}) == 4
+
+
+def test_a_bar_for_each_engine_variant_of_a_load() -> None:
+    """Two variants at one load: two bars, each named."""
+    times = {"queue_wait_ms_mean": 10.0, "ttft_ms_mean": 30.0, "gpu": "NVIDIA H200"}
+    cells = [repeats([e2e] * 3, "e2e_ms_mean", engine_variant=name, concurrency=8, **times) for name, e2e in (("fp8", 100.0), ("awq", 200.0))]
+    picture = figures.where_time_goes(cells)
+    assert isinstance(picture, figures.Picture)
+    assert "fp8, chat c=8: 10 ms waiting, 20 ms prefill, 70 ms decode" in picture.alt
+    assert "awq, chat c=8: 10 ms waiting, 20 ms prefill, 170 ms decode" in picture.alt

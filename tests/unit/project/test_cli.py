@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -62,3 +63,21 @@ def test_a_record_of_quality_has_a_place_before_hours_of_work(specstudy: Run, ca
     for out, why in ((tmp_path / "file" / "below.json", "a place that can be written to"), (tmp_path, "a file's path")):
         assert specstudy("quantize", "smollm2-135m-instruct", "--out", str(out)) == 2
         assert f"out: got '{out}'; {why}" in capsys.readouterr().err
+
+
+def test_limits_have_a_place_before_the_machine_is_measured(specstudy: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert specstudy("limits", "--results-dir", str(tmp_path / "file")) == 2
+    assert "results_dir: got" in capsys.readouterr().err
+
+
+def test_a_model_id_that_no_hub_has_is_refused(specstudy: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert specstudy("deploy", "render", "--profile", "h200-smollm2", "--model-id", "a b", "--out", str(tmp_path / "out")) == 2
+    assert "deploy render: model_id: got 'a b'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_said_to_be_applied_can_be_pasted_into_a_shell(specstudy: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert specstudy("deploy", "shipped", "--out", str(tmp_path / "a place")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [shlex.split(line)[-1].startswith(str(tmp_path / "a place")) for line in lines] == [True] * len(lines) != []
