@@ -76,17 +76,14 @@ def _best_table(cells: Sequence[Cell]) -> str:
         return ""
     names = short_labels(list(dict.fromkeys(one.cell.variant for one in found)))
     decoding = {one.cell.load: one for one in best_per_load(decode_speedups(main))} if _is_shape(cells) else {}
-    head = ["load", "highest", "ratio", "not told apart from"] + (["ratio of decoding alone"] if decoding else [])
+    head = ["load", "highest", "ratio", *(["of decoding alone"] if decoding else []), "not told apart from"]
     rows = []
     for one in best:
         verdict = "" if one.verdict == "faster" else f", {one.verdict}"
-        row = [
-            one.cell.load.label,
-            names[one.cell.variant],
-            ratio_text(one.ratio) + verdict,
-            _rivals_text([names[r.cell.variant] for r in rivals(one, found)], found, one),
-        ]
-        rows.append(row + ([_decoding_text(decoding.get(one.cell.load), one, names)] if decoding else []))
+        row = [one.cell.load.label, names[one.cell.variant], ratio_text(one.ratio) + verdict]
+        if decoding:
+            row.append(_decoding_text(decoding.get(one.cell.load), one, names))
+        rows.append([*row, _rivals_text([names[r.cell.variant] for r in rivals(one, found)], found, one)])
     # As HTML: Markdown in a cell's output is read without tables.
     return Table(pd.DataFrame(rows, columns=head), None)._repr_html_()
 
