@@ -48,9 +48,18 @@ def memory_table(cells: Sequence[Cell]) -> Table | Text:
             if found[0].cache_gib is not None
             else "The server gives the KV cache all memory that is left, so all that a draft takes shows as tokens lost."
         )
+        + _baselines_apart(found)
         + f" {DASH}: no draft, not stated, or not this server's alone."
     )
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
+
+
+def _baselines_apart(found: Sequence[Memory]) -> str:
+    """What the baselines of several GPUs differ by: no more than that is told by two methods that were measured on two of them."""
+    caches = {one.baseline_kv_tokens for one in found if one.baseline_kv_tokens}
+    if len(caches) < 2:
+        return ""
+    return f" The caches of the GPUs' baselines differ by {1 - min(caches) / max(caches):.1%}: a smaller difference between methods of two GPUs says nothing."
 
 
 def latency_change_table(cells: Sequence[Cell]) -> Table | Text:

@@ -98,3 +98,20 @@ def test_pauses_of_a_load_whose_answers_end_together_are_explained(tokens: tuple
     told = figures.speculation_conclusion([one(), one(**THEIRS)]).markdown
     assert "99th percentile of the pause" in told
     assert ("spared most of these pauses" in told) == said
+
+
+def test_methods_of_two_gpus_are_told_apart_no_further_than_their_baselines() -> None:
+    """100,000 and 98,000 tokens without a draft: 2.0 %."""
+    one, two = {"allocation": "1", "gpu": "NVIDIA H200", "weights_gib": 67.0}, {"allocation": "2", "gpu": "NVIDIA H200", "weights_gib": 67.0}
+    sides_of = [
+        repeats([1.0, 1.0], kv_cache_tokens=base, **where)
+        if plain
+        else repeats([1.0, 1.0], kv_cache_tokens=90_000, **{**OURS, "num_speculative_tokens": k}, **where)
+        for base, k, where in ((100_000, 3, one), (98_000, 5, two))
+        for plain in (True, False)
+    ]
+    table = figures.memory_table(sides_of)
+    assert isinstance(table, figures.Table)
+    assert "The caches of the GPUs' baselines differ by 2.0%" in table.note
+    alone = figures.memory_table(sides_of[:2])
+    assert isinstance(alone, figures.Table) and "differ by" not in alone.note
