@@ -16,6 +16,7 @@ from specstudy.book.saving import COMPARISON, NOTHING, Saving, saving
 from specstudy.catalog import load_profile, names_in, recorded_dir
 from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table, Text, badge
+from specstudy.figures.prose import short_commit
 from specstudy.figures.text import NO_RECORDS, bullets
 from specstudy.scaling import pictures, studies
 from specstudy.scaling.compare import NO_PAIR, Pair, pair_of
@@ -85,12 +86,13 @@ class Scaling:
             if run.server == "real"
             else "paced stand-ins: slots, a queue and tokens by the clock, and no model"
         )
+        missed = sum(view.run.samples_missed or 0 for view in found)
         return [
             f"{badge(pictures.kind_of(run))} Kubernetes {run.kubernetes_version} with its own autoscaler, Prometheus and the study's adapter on one machine "
             f"({run.gpu or f'{run.host_cpus} x {run.host_cpu}'}); the replicas are {what}, {run.slots} slots each.",
-            f"{len(found)} run{'s' if len(found) > 1 else ''}, the newest of {run.started_at:%Y-%m-%d %H:%M} UTC, commit {run.git_sha}. "
+            f"{len(found)} run{'s' if len(found) > 1 else ''}, the newest of {run.started_at:%Y-%m-%d %H:%M} UTC, commit {short_commit(run.git_sha)}. "
             f"The load generator was late by at most {max(view.run.schedule_lag_ms_p99 or 0 for view in found):.0f} ms at p99; latencies count from the "
-            "schedule, so that is in them.",
+            "schedule, so that is in them." + (f" In {missed} seconds of them the cluster couldn't be asked, so its curves have gaps there." if missed else ""),
         ]
 
     def timeline(self) -> Picture | Text:

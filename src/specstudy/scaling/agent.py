@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ NODE = "specstudy-lab"
 HEARTBEAT_S = 10.0
 CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "250", "nvidia.com/gpu": "64"}
 WATCH_S = 5
+TRIES = 10  # half a second apart
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -151,16 +151,24 @@ class NodeAgent:
 
     def _forget(self, meta: Mapping[str, Any]) -> None:
         """Tell the API that the pod is gone for good."""
-        from kubernetes import client
+        self._tell(lambda: self._api.delete_namespaced_pod(meta["name"], meta["namespace"], grace_period_seconds=0))
 
-        for _ in range(5):
+    def _tell(self, say: Callable[[], object]) -> None:
+        """Say it to the API, a few times while it is away or refuses; of a pod that is gone nothing need be said."""
+        from kubernetes import client
+        from urllib3.exceptions import HTTPError
+
+        for _ in range(TRIES):
             try:
-                self._api.delete_namespaced_pod(meta["name"], meta["namespace"], grace_period_seconds=0)
+                say()
                 return
             except client.ApiException as error:
                 if error.status == 404:
                     return
-                time.sleep(0.5)
+            except HTTPError:  # away
+                pass
+            if self._stopping.wait(0.5):
+                return
 
     def _drop(self, there: set[str]) -> None:
         """Pods that vanished from the API without a goodbye, by a forced deletion."""
@@ -173,13 +181,10 @@ class NodeAgent:
                 self.pods.pop(pod.name, None)
 
     def _report(self, pod: PodProcess) -> None:
-        from kubernetes import client
-
-        number = self._numbers[pod.name]
-        with contextlib.suppress(client.ApiException):  # the pod may be gone by now
-            self._api.patch_namespaced_pod_status(
-                pod.name, self._namespaces[pod.name], {"status": pod_status(pod, f"10.244.{number // 250}.{number % 250 + 1}")}
-            )
+        number, namespace = self._numbers[pod.name], self._namespaces[pod.name]
+        self._tell(
+            lambda: self._api.patch_namespaced_pod_status(pod.name, namespace, {"status": pod_status(pod, f"10.244.{number // 250}.{number % 250 + 1}")})
+        )
 
 
 def pod_status(pod: PodProcess, pod_ip: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from specstudy.scaling.cluster import Cluster
 from specstudy.scaling.outcomes import outcomes
 from specstudy.scaling.policy import HpaPolicy
 from specstudy.scaling.record import CHAPTER, Sample, ScalingRun, ServerKind
-from specstudy.scaling.sampler import Query, Sampled, sampling
+from specstudy.scaling.sampler import EVERY_S, Query, Sampled, sampling
 from specstudy.workloads.arrivals import steps
 from specstudy.workloads.prompts import Prompt
 
@@ -132,6 +133,7 @@ def _place_fields(place: Place, sampled: Sampled, driven: Load) -> dict[str, Any
         "metric_window_s": place.window_s,
         "slots_window_s": place.slots_window_s,
         "scrape_period_s": place.scrape_s,
+        "samples_missed": sampled.missed,
         "conditions": [(round(at - driven.began, 3), kind, says) for at, kind, says in sampled.conditions],
     }
 
@@ -143,9 +145,19 @@ def _machine() -> dict[str, Any]:
 
 
 async def _drive(place: Place, model: str, load: LoadSpec, prompts: Sequence[Prompt]) -> Load:
-    async with place.client(model) as client:
+    """Raises ServerError as soon as the place has died."""
+    async with place.client(model) as client, asyncio.TaskGroup() as both:
         bodies = [client.body(prompt, max_tokens=load.max_tokens, temperature=0, seed=load.seed + index) for index, prompt in enumerate(prompts)]
-        return await drive(client, bodies, steps(load.stages, load.seed))
+        watch = both.create_task(_watch(place.raise_if_dead))
+        driven = await drive(client, bodies, steps(load.stages, load.seed))
+        watch.cancel()
+    return driven
+
+
+async def _watch(raise_if_dead: Callable[[], None]) -> None:
+    while True:
+        raise_if_dead()
+        await asyncio.sleep(EVERY_S)
 
 
 def _wait_until(when: float) -> None:

@@ -79,6 +79,7 @@ class ScalingRun(BaseModel):
     server_argv: tuple[str, ...] = stated("Command line of a replica, the port as in the container")
     host_cpu: str = stated("Processor model")
     host_cpus: int = stated("Processors that this process may use", "count", ge=1)
+    samples_missed: int | None = measured("Samples, one a second, that couldn't be taken: the API server or Prometheus was away", "count")
     conditions: tuple[tuple[float, str, str], ...] = stated("Changes of the autoscaler's conditions: time, type, status with reason and message")
 
     @model_validator(mode="after")
