@@ -161,7 +161,7 @@ def end_text(end: Inflection) -> str:
         return f"P-EAGLE's ratio stays above 1 up to {last} requests in flight, the highest load"
     if end.state == "crosses":
         return f"P-EAGLE's advantage ends at {end.text} requests in flight"
-    bound = "the highest load" if math.isinf(end.high) else f"{end.high:.1f}"
+    bound = "the highest load" if math.isinf(end.high) else f"{end.high:.1f} requests"
     open_to = "" if math.isnan(end.high) or end.high == 0 else f"; an advantage up to {bound} isn't excluded"
     return f"P-EAGLE has no advantage to lose: its ratio is below 1 at {first} requests in flight, the lowest load compared{open_to}"
 
