@@ -14,7 +14,7 @@ without its requests.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -48,8 +48,12 @@ def main(
     place = recorded_dir() / profile / chapter
     smaller = without_gaps(requests, with_gaps)
     try:
-        replace(place.with_name(f"{chapter}.requests.parquet"), lambda path: write_requests(smaller, path))
-        replace(place.with_name(f"{chapter}.jsonl"), lambda path: path.write_bytes(b"".join(line + b"\n" for line in lines)))
+        replace(
+            {
+                place.with_name(f"{chapter}.requests.parquet"): lambda path: write_requests(smaller, path),
+                place.with_name(f"{chapter}.jsonl"): lambda path: path.write_bytes(b"".join(line + b"\n" for line in lines)),
+            }
+        )
     except OSError as error:
         raise SystemExit(f"not kept: {place.parent} can't be written: {error.strerror or error}") from None
     print(f"{place}: {len(records)} records, {len(requests)} requests, {len(with_gaps)} records with chunk gaps")
@@ -99,15 +103,18 @@ def without_gaps(requests: pa.Table, but: set[str]) -> pa.Table:
     return requests
 
 
-def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file by rename, so that it is the old one or the new one. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
+def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Write files, and put them in place only when all are written. Raises OSError."""
+    partials = {path: path.with_name(f".{path.name}.partial") for path in files}
     try:
-        write(partial)
-        partial.replace(path)
+        for path, write in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(partials[path])
+        for path, partial in partials.items():
+            partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        for partial in partials.values():
+            partial.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

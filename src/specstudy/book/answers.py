@@ -16,7 +16,7 @@ from specstudy.book.chapter import cells_of, recorded_profiles
 from specstudy.book.heads import shipped_heads
 from specstudy.book.limits import results_folder
 from specstudy.figures import Table, Text, badge, on_another_runner, ratio_text
-from specstudy.figures.along import along_text
+from specstudy.figures.along import along_text, grows
 from specstudy.figures.parallel_tables import end_text, over_baseline_lines
 from specstudy.figures.prose import short_commit
 from specstudy.figures.style import short_labels
@@ -128,8 +128,8 @@ def _shape_lines(cells: Sequence[Cell]) -> list[str]:
 
 
 def _along_lines(cells: Sequence[Cell]) -> list[str]:
-    """Where acceptance is real: how much of it comes late in long answers."""
-    found = [] if _is_shape(cells) else [one for one in along_answers(of_main_workload(cells)) if one.cell.variant.method != "ngram"]
+    """Where acceptance is real, and grows along an answer: how much of it comes late."""
+    found = [] if _is_shape(cells) else [one for one in along_answers(of_main_workload(cells)) if one.cell.variant.method != "ngram" and grows(one)]
     if not found:
         return []
     told = max(found, key=lambda one: one.parts[-1].estimate)

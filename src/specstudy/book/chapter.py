@@ -76,7 +76,7 @@ def runner_note(chapter: Chapter, other: str, mode: str = "recorded", results_di
     if not told:
         return Text(f"*EAGLE-3 wasn't recorded on another model runner in chapter {number} of this profile.*")
     return Text(
-        f"**Bound to a model runner.** {told} (chapter {number}; the answers' length differs too). Without P-EAGLE a deployment isn't bound to this "
+        f"**Bound to a model runner.** {told} (chapter {number}). Without P-EAGLE a deployment isn't bound to this "
         f"runner: weigh P-EAGLE against EAGLE-3 in chapter {number}, not against EAGLE-3 here."
     )
 

@@ -11,6 +11,7 @@ import pandas as pd
 from specstudy.analysis import Cell, context_tokens
 from specstudy.catalog import data_dir, load_draft, load_target
 from specstudy.drafts.card import Card, acceptance_table, facts_table, read_card
+from specstudy.drafts.recipe import Recipe
 from specstudy.figures import Picture, Table, Text
 from specstudy.figures.picture import STYLE, canvas
 from specstudy.figures.style import legend_above
@@ -83,7 +84,7 @@ class Heads:
         versions = ", ".join(sorted({one.engine_version for card in self.cards for one in card.acceptance}))
         note = (
             f"Acceptance length in tokens a step, measured with vLLM {versions} by specstudy drafts measure: one load each, by default 40 prompts with "
-            "answers of 128 tokens. Acceptance grows along an answer, so compare no figure here with one over longer answers. "
+            "answers of 128 tokens. Acceptance changes along an answer, so compare no figure here with one over longer answers. "
             + ("The half-width is that of the 95 % interval over repeats. " if told else "One load has no interval. ")
             + "Positions: share of drafts accepted at 1 to K."
         )
@@ -114,9 +115,12 @@ class Heads:
     def long_note(self, drafts: Collection[str | None]) -> str:
         """Said where none of these heads was trained behind prompts that need long rows: what is long is then new to them."""
         cards = [card for card in self.cards if card.name in drafts]
-        if not cards or any(source.long_answers for card in cards for source in card.data.sources):
+        if len(cards) < len(drafts) or any(source.long_answers for card in cards for source in card.data.sources):
             return ""
-        return "None was trained on prompts over 1,100 tokens, so longer contexts are new to them: this compares how they do there, not what the method could."
+        most = Recipe.model_fields["max_prompt_tokens"].default
+        return (
+            f"None was trained on prompts over {most:,} tokens, so longer contexts are new to them: this compares how they do there, not what the method could."
+        )
 
     def checks(self, mode: str = "recorded") -> Table | Text:
         """Every check of `specstudy drafts check` on every head; in mode "live" made now, else as kept beside the heads."""

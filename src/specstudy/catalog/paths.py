@@ -29,7 +29,10 @@ def data_dir() -> Path:
 
 def check_writable(field: str, path: Path) -> None:
     """Raises ConfigError, naming `field`, where nothing can be written at `path`: asked before the work whose result belongs there."""
-    place = next(folder for folder in path.resolve().parents if folder.exists())
+    try:
+        place = next(folder for folder in path.resolve().parents if folder.exists())
+    except OSError as error:  # a parent that may not even be searched
+        raise ConfigError(field, str(path), f"a place that can be written to ({error.strerror})") from error
     if not (place.is_dir() and os.access(place, os.W_OK)):
         raise ConfigError(field, str(path), f"a place that can be written to; {place} can't")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -39,7 +40,7 @@ def along_conclusion(cells: Sequence[Cell]) -> Text:
     """How much of acceptance comes late in the answers, and whether that is repetition."""
     found = along_answers(cells)
     lines = [f"{along_text(one)}." for one in found]
-    if any(one.cell.variant.method == "ngram" and _grows(one) for one in found):
+    if any(one.cell.variant.method == "ngram" and grows(one) for one in found):
         lines.append(
             "ngram accepts only what the text repeats, and it gains too: the further these answers go, the more they repeat earlier text. So acceptance and "
             "speed-up measured over whole answers are better than for short answers, or for a target that repeats itself less."
@@ -50,13 +51,15 @@ def along_conclusion(cells: Sequence[Cell]) -> Text:
 def along_text(one: Along) -> str:
     """Like a-head K=3 at chat c=1: 2.35 ± 0.06 tokens a step in the first quarter of an answer, 5.33 ± 0.61 in the last."""
     said = f"{one.cell.variant.label} at {one.cell.load.label}: {with_interval(one.parts[0], 2)} tokens a step in the first quarter of an answer, "
-    return said + f"{with_interval(one.parts[-1], 2)} in the last" + ("" if _grows(one) else ", no difference")
+    unsure = ", one repeat, so not told apart" if one.parts[-1].n < 2 else ", no difference"
+    return said + f"{with_interval(one.parts[-1], 2)} in the last" + (unsure if one.parts[-1].overlaps(one.parts[0]) else "")
 
 
-def _grows(one: Along) -> bool:
+def grows(one: Along) -> bool:
+    """Whether the last quarter's steps deliver more than the first's, beyond the noise."""
     first, last = one.parts[0], one.parts[-1]
     return last.estimate > first.estimate and not last.overlaps(first)
 
 
 def _name(part: int, limit: int) -> str:
-    return f"tokens {part * limit // PARTS + 1} to {(part + 1) * limit // PARTS}"
+    return f"tokens {math.ceil(part * limit / PARTS) + 1} to {math.ceil((part + 1) * limit / PARTS)}"

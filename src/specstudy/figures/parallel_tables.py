@@ -22,6 +22,7 @@ from specstudy.analysis import (
     speedups,
     step_times,
 )
+from specstudy.analysis.contest import fastest
 from specstudy.analysis.families import at, loads
 from specstudy.figures.costs import change_text
 from specstudy.figures.parallel import contenders, fastest_over_baseline
@@ -149,18 +150,21 @@ def parallel_conclusion(cells: Sequence[Cell]) -> Text:
 
 def on_two_gpus(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[str]:
     """Loads at which both were measured, but each side's best K on another GPU, so that no ratio can be taken."""
-    compared = {one.cell.load for one in best_k(cells, ours, theirs)}
-    sides = ((at(cells, ours, load), at(cells, theirs, load), load) for load in loads(cells))
-    return [load.label for mine, other, load in sides if mine and other and load not in compared]
+    sides = ((fastest(list(at(cells, family, load).values())) for family in (ours, theirs)) for load in loads(cells))
+    pairs = ((mine, other) for mine, other in sides if mine is not None and other is not None)
+    return [mine.load.label for mine, other in pairs if mine.records[0].allocation != other.records[0].allocation]
 
 
 def end_text(end: Inflection) -> str:
     """Where P-EAGLE's advantage ends, as a part of a sentence."""
     first, last = (contest.cell.load.concurrency for contest in (end.contests[0], end.contests[-1]))
-    if end.state == "above":
-        return f"P-EAGLE's ratio stays above 1 up to {last} requests in flight, the highest load"
     if end.state == "crosses":
-        return f"P-EAGLE's advantage ends at {end.text} requests in flight"
+        return f"P-EAGLE's advantage ends at a concurrency of {end.text}"
+    if end.state == "above":
+        unsure = "" if not math.isfinite(end.low) else "; none isn't excluded" if end.low == 0 else f"; an end from {end.low:.1f} on isn't excluded"
+        return f"P-EAGLE's ratio stays above 1 up to {last} requests in flight, the highest load{unsure}"
+    if end.returns:
+        return f"P-EAGLE's ratio is below 1 at {first} requests in flight, the lowest load compared, and above 1 further up"
     bound = "the highest load" if math.isinf(end.high) else f"{end.high:.1f} requests"
     open_to = "" if math.isnan(end.high) or end.high == 0 else f"; an advantage up to {bound} isn't excluded"
     return f"P-EAGLE has no advantage to lose: its ratio is below 1 at {first} requests in flight, the lowest load compared{open_to}"
@@ -168,7 +172,8 @@ def end_text(end: Inflection) -> str:
 
 def over_baseline_lines(cells: Sequence[Cell], pair: tuple[Family, Family]) -> list[str]:
     """Whether either of the two pays at all: each at its best K over the baseline, the loads grouped by verdict."""
-    lines, faster = [], False
+    lines: list[str] = []
+    verdicts: set[str] = set()
     found = speedups(cells)
     for name, family in zip(("P-EAGLE", "EAGLE-3"), pair, strict=True):
         best = fastest_over_baseline(found, family)
@@ -180,9 +185,10 @@ def over_baseline_lines(cells: Sequence[Cell], pair: tuple[Family, Family]) -> l
         told = "; ".join(f"{verdict} at c={', '.join(str(one.cell.load.concurrency) for one in group)}" for verdict, group in groups.items())
         ratios = [one.ratio.estimate for one in best]
         lines.append(f"{name} at its best K has {min(ratios):.2f} to {max(ratios):.2f} of the baseline's throughput: {told}.")
-        faster = faster or "faster" in groups
-    if lines and not faster:
-        lines.append("So neither is shown to pay here at any load: the comparison says which of the two costs less.")
+        verdicts |= set(groups)
+    if len(lines) == len(pair) and "faster" not in verdicts:
+        slower = verdicts == {"slower"}
+        lines.append(f"So neither {'pays' if slower else 'is shown to pay'} here at any load" + (": the comparison says which costs less." if slower else "."))
     return lines
 
 

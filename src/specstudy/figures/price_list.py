@@ -62,7 +62,7 @@ def token_price_table() -> Table:
 def _read(prices: Sequence[Price]) -> str:
     """Where they were read; a copy of a list may have a slip that the list hasn't."""
     copied = sum(price.second_hand for price in prices)
-    if copied == len(prices):
+    if 0 < copied == len(prices):
         return f"All {copied} were read in somebody else's copy of the seller's list."
     return f"{copied} of {len(prices)} were read in somebody else's copy of the seller's list, the others on the seller's own site."
 

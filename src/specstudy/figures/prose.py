@@ -201,15 +201,15 @@ def _tail_text(cells: Sequence[Cell]) -> str:
         return ""
     why = (
         " With answers of one length the baseline's prompts come together, while nothing decodes, so it is spared most of these pauses."
-        if in_bursts(here)
+        if in_bursts(here) and any(cell.variant.method == "none" for cell in here)
         else ""
     )
     return f"99th percentile of the pause between chunks at {load.label}: {', '.join(told)}.{why}"
 
 
 def in_bursts(cells: Sequence[Cell]) -> bool:
-    """Whether several requests run whose answers are all equally long: without speculation they end together."""
-    return cells[0].load.concurrency != 1 and len({count for cell in cells for count in cell.requests["completion_tokens"].dropna().unique()}) == 1
+    """Whether a closed loop of several requests has answers that are all equally long: without speculation they end together."""
+    return (cells[0].load.concurrency or 0) > 1 and len({count for cell in cells for count in cell.requests["completion_tokens"].dropna().unique()}) == 1
 
 
 def engine_note(cells: Sequence[Cell]) -> Text:

@@ -17,7 +17,12 @@ def on_another_runner(here: Sequence[Cell], there: Sequence[Cell]) -> str:
     the lowest load that both have, with the K that was fastest in `there`.
     """
     ours, theirs = _own(here), _own(there)
-    both = [(mine, other) for mine in ours for other in theirs if _what(mine) == _what(other) and _runner(mine) != _runner(other)]
+    both = [
+        (mine, other)
+        for mine in ours
+        for other in theirs
+        if _what(mine) == _what(other) and None not in (one := {_runner(mine), _runner(other)}) and len(one) == 2
+    ]
     if not both:
         return ""
     lowest = min(mine.cell.load.concurrency or 0 for mine, _ in both)
@@ -40,6 +45,10 @@ def _what(one: Speedup) -> tuple[object, ...]:
 
 def _runner(one: Speedup) -> str | None:
     return one.cell.records[0].model_runner
+
+
+def _on_two(one: str | None, other: str | None) -> bool:
+    return None not in (one, other) and one != other
 
 
 def _tokens(one: Speedup) -> int:

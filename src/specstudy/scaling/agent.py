@@ -22,6 +22,7 @@ HEARTBEAT_S = 10.0
 CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "250", "nvidia.com/gpu": "64"}
 WATCH_S = 5
 TRIES = 10  # half a second apart
+BUSY = (409, 429)  # answers that may be another one a moment later
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -100,7 +101,11 @@ class NodeAgent:
             try:
                 listed = api.list_pod_for_all_namespaces(field_selector=f"spec.nodeName={self.node}")
                 for pod in listed.items:
-                    self._take(api.api_client.sanitize_for_serialization(pod))
+                    raw = api.api_client.sanitize_for_serialization(pod)
+                    self._take(raw)
+                    running = self.pods.get(raw["metadata"]["name"])
+                    if running is not None and running.ready != _listed_ready(raw):  # a report was lost
+                        self._report(running)
                 self._drop({pod.metadata.name for pod in listed.items})
                 stream = (
                     cast("Any", watch)
@@ -154,7 +159,7 @@ class NodeAgent:
         self._tell(lambda: self._api.delete_namespaced_pod(meta["name"], meta["namespace"], grace_period_seconds=0))
 
     def _tell(self, say: Callable[[], object]) -> None:
-        """Say it to the API, a few times while it is away or refuses; of a pod that is gone nothing need be said."""
+        """Say it to the API, a few times while it is away or busy. What it refuses isn't said again; of a pod that is gone nothing need be."""
         from kubernetes import client
         from urllib3.exceptions import HTTPError
 
@@ -163,7 +168,7 @@ class NodeAgent:
                 say()
                 return
             except client.ApiException as error:
-                if error.status == 404:
+                if error.status is not None and 400 <= error.status < 500 and error.status not in BUSY:
                     return
             except HTTPError:  # away
                 pass
@@ -185,6 +190,12 @@ class NodeAgent:
         self._tell(
             lambda: self._api.patch_namespaced_pod_status(pod.name, namespace, {"status": pod_status(pod, f"10.244.{number // 250}.{number % 250 + 1}")})
         )
+
+
+def _listed_ready(pod: Mapping[str, Any]) -> bool:
+    """What the API holds of a pod's readiness."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def pod_status(pod: PodProcess, pod_ip: str) -> dict[str, Any]:

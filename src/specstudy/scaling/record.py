@@ -84,7 +84,7 @@ class ScalingRun(BaseModel):
 
     @model_validator(mode="after")
     def _failure_says_why(self) -> ScalingRun:
-        if (self.status == "failed") != (self.error is not None):
+        if (self.status == "failed") != bool(self.error):
             raise ValueError(f"status {self.status} with error {self.error!r}: a failed run says why, a good one doesn't")
         return self
 

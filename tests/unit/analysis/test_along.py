@@ -48,10 +48,25 @@ def test_nothing_is_said_of_short_answers_or_without_chunks(one: Cell) -> None:
 
 def test_what_a_lookup_gains_is_called_repetition() -> None:
     lookup = made([CHUNKS], method="ngram", num_speculative_tokens=3, acceptance_per_position=(0.5, 0.25, 0.1), acceptance_length=1.85)
-    level = made([(1, *[2] * 31, 1)])
+    level = made([(2, *[2] * 31)])
     table = figures.along_table([made([CHUNKS])])
     assert isinstance(table, Table)
     assert table.frame.iloc[0][["tokens 1 to 16", "tokens 49 to 64", "answers counted"]].tolist() == ["1.00 ± 0.00", "4.00 ± 0.00", "100%"]
     assert "repeat earlier text" in figures.along_conclusion([made([CHUNKS]), lookup]).markdown
     assert "repeat earlier text" not in figures.along_conclusion([made([CHUNKS])]).markdown
     assert "no difference" in figures.along_conclusion([level]).markdown
+
+
+def test_what_falls_or_was_seen_once_isnt_called_no_difference() -> None:
+    falls = made([(1, *[4] * 8, *[2] * 8, *[1] * 15)])
+    told = figures.along_conclusion([falls]).markdown
+    assert "4.00 ± 0.00 tokens a step in the first quarter" in told and "no difference" not in told
+    once = figures.along_conclusion([made([CHUNKS], repeats=1)]).markdown
+    assert "in the last, one repeat, so not told apart" in once
+
+
+def test_the_names_of_parts_that_dont_divide_evenly_are_where_their_steps_begin() -> None:
+    """66 tokens: the second quarter begins behind 16.5 tokens, so with the 18th."""
+    table = figures.along_table([made([(1, *[1] * 65)], limit=66)])
+    assert isinstance(table, Table)
+    assert [name for name in table.frame if name.startswith("tokens")] == ["tokens 1 to 17", "tokens 18 to 33", "tokens 34 to 50", "tokens 51 to 66"]

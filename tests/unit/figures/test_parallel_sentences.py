@@ -34,16 +34,32 @@ def ends(*ratios: float) -> str:
 def test_where_an_advantage_ends_is_a_sentence() -> None:
     assert ends(1.2, 1.1) == "P-EAGLE's ratio stays above 1 up to 2 requests in flight, the highest load"
     assert ends(0.8, 0.7) == "P-EAGLE has no advantage to lose: its ratio is below 1 at 1 requests in flight, the lowest load compared"
-    assert "P-EAGLE's advantage ends at 1.4 " in ends(1.2, 1 / 1.2)
+    assert ends(1.2, 1 / 1.2) == "P-EAGLE's advantage ends at a concurrency of 1.4"
+    assert ends(0.9, 1.2) == "P-EAGLE's ratio is below 1 at 1 requests in flight, the lowest load compared, and above 1 further up"
+
+
+def test_an_end_that_may_come_sooner_is_not_excluded() -> None:
+    """1.2, then 1.01 with repeats from 0.8 to 1.3: it may fall to 1 in between."""
+    wide = [
+        repeats([100, 100, 100], method="none", concurrency=2),
+        repeats([80, 101, 130], **OURS, concurrency=2),
+        repeats([100, 100, 100], **THEIRS, concurrency=2),
+    ]
+    cells = [*sides(120, 100), *wide]
+    pair = contenders(cells)
+    assert pair is not None
+    end = inflection(same_k(cells, *pair))
+    assert end is not None and end.state == "above"
+    assert "; an end from 1." in end_text(end) and end_text(end).endswith(" on isn't excluded")
 
 
 def test_two_that_both_lose_are_said_to_lose() -> None:
     told = figures.parallel_conclusion(sides(60, 80) + sides(70, 90, concurrency=2)).markdown
     assert "P-EAGLE at its best K has 0.60 to 0.70 of the baseline's throughput: slower at c=1, 2." in told
-    assert "So neither is shown to pay here at any load" in told
+    assert "So neither pays here at any load: the comparison says which costs less." in told
     assert "every cell" in told
     paying = figures.parallel_conclusion(sides(60, 120) + sides(70, 90, concurrency=2)).markdown
-    assert "neither is shown" not in paying and "EAGLE-3 at its best K has 0.90 to 1.20 of the baseline's throughput: faster at c=1; slower at c=2." in paying
+    assert "neither" not in paying and "EAGLE-3 at its best K has 0.90 to 1.20 of the baseline's throughput: faster at c=1; slower at c=2." in paying
 
 
 def test_of_most_cells_flagged_the_others_are_named() -> None:
@@ -78,6 +94,7 @@ def test_the_same_head_on_another_runner_is_set_beside_it() -> None:
     )
     assert figures.on_another_runner(here, sides(60, 200, model_runner="V1")) == ""
     assert figures.on_another_runner(here, []) == ""
+    assert figures.on_another_runner(here, sides(60, 200, model_runner=None)) == ""
 
 
 def test_a_lookup_has_no_draft_whose_weights_could_be_told() -> None:
@@ -87,10 +104,13 @@ def test_a_lookup_has_no_draft_whose_weights_could_be_told() -> None:
     assert table.frame.iloc[0][["of it the draft GiB", "draft, % of target"]].tolist() == ["–", "–"]
 
 
-@pytest.mark.parametrize(("tokens", "said"), [((3, 3), True), ((3, 4), False)])
-def test_pauses_of_a_load_whose_answers_end_together_are_explained(tokens: tuple[int, int], said: bool) -> None:
+OPEN: dict[str, Any] = {"pattern": "poisson", "concurrency": None, "request_rate": 2.0}
+
+
+@pytest.mark.parametrize(("tokens", "load", "said"), [((3, 3), {"concurrency": 8}, True), ((3, 4), {"concurrency": 8}, False), ((3, 3), OPEN, False)])
+def test_pauses_of_a_load_whose_answers_end_together_are_explained(tokens: tuple[int, int], load: dict[str, Any], said: bool) -> None:
     def one(**what: Any) -> Cell:
-        kept = record(concurrency=8, chunk_gap_ms_p99=40.0, output_tokens_per_s=100.0, **what)
+        kept = record(**load, chunk_gap_ms_p99=40.0, output_tokens_per_s=100.0, **what)
         gaps = tuple([1000] * 399)
         rows = [request(kept.record_id, i, completion_tokens=count, chunk_gap_us=gaps, chunk_tokens=(1,) * 400) for i, count in enumerate(tokens)]
         return cell([kept], rows)
