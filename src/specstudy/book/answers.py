@@ -18,7 +18,7 @@ from specstudy.book.limits import results_folder
 from specstudy.figures import Table, Text, badge, on_another_runner, ratio_text
 from specstudy.figures.along import along_text, grows
 from specstudy.figures.parallel_tables import end_text, over_baseline_lines
-from specstudy.figures.prose import short_commit
+from specstudy.figures.prose import short_commit, some_of
 from specstudy.figures.style import short_labels
 from specstudy.figures.tables import DASH
 from specstudy.records import load_records
@@ -92,11 +92,7 @@ def _rivals_text(close: Sequence[str], found: Sequence[Speedup], best: Speedup) 
     others = sum(one.cell.load == best.cell.load for one in found) - 1
     if not others:
         return DASH
-    if len(close) == others > 2:
-        return f"any of the {others} others"
-    if not close:
-        return "none"
-    return " and ".join(close) if len(close) <= 2 else f"{len(close)} of the {others} others"
+    return some_of(close, others) if close else "none"
 
 
 def _decoding_text(one: Speedup | None, best: Speedup, names: Mapping[Variant, str]) -> str:

@@ -24,6 +24,7 @@ from specstudy.catalog.assets import Say
 from specstudy.drafts.prompts import TrainingPrompt
 from specstudy.drafts.recipe import Recipe
 from specstudy.errors import AssetError, ConfigError, StoreWriteError
+from specstudy.records.files import write_whole
 from specstudy.serving.deployment import deploy
 from specstudy.serving.server import log_tail, run_guarded
 from specstudy.serving.vllm import vllm_env, vllm_version
@@ -88,9 +89,7 @@ def prepare(
         with (work / "prompts.jsonl").open("w") as lines:
             for key, source, ids in chosen:
                 lines.write(json.dumps({"key": key, "source": source, "ids": ids}) + "\n")
-        partial = work / "job.partial"
-        partial.write_text(json.dumps(asdict(job)))
-        partial.replace(work / "job.json")
+        write_whole(work / "job.json", json.dumps(asdict(job)))
     except OSError as error:
         raise StoreWriteError(f"{work} can't be written: {error.strerror or error}; no answer was made yet") from error
     long = sum(len(ids) > recipe.max_prompt_tokens for _, _, ids in chosen)

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from specstudy.catalog.models import StrictModel
 from specstudy.errors import ConfigError
+from specstudy.records.files import write_whole
 
 HeadMethod = Literal["eagle3", "eagle3.1", "peagle"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -188,13 +189,9 @@ def read_card(folder: Path) -> Card:
 
 def write_card(card: Card, folder: Path) -> Path:
     """Write card.json into `folder`, by rename so that it is never half there."""
-    path, scratch = folder / "card.json", folder / ".card.json"
-    try:
-        scratch.write_text(json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        return scratch.replace(path)
-    except OSError:
-        scratch.unlink(missing_ok=True)
-        raise
+    path = folder / "card.json"
+    write_whole(path, json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
+    return path
 
 
 def acceptance_table(cards: list[Card]) -> pd.DataFrame:

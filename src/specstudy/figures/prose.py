@@ -168,11 +168,14 @@ def apart_text(best: Speedup, found: Sequence[Speedup]) -> str:
     """Which others at its load the highest isn't told apart from, or how many of how many."""
     others = sum(one.cell.load == best.cell.load for one in found) - 1
     close = [one.cell.variant.label for one in rivals(best, found)]
-    if not close:
-        return ""
-    if len(close) == others > 2:
-        return f"; not told apart from any of the {others} others"
-    return f"; not told apart from {' and '.join(close) if len(close) <= 2 else f'{len(close)} of the {others} others'}"
+    return f"; not told apart from {some_of(close, others)}" if close else ""
+
+
+def some_of(names: Sequence[str], others: int) -> str:
+    """One or two by name; of more their number, out of `others`."""
+    if len(names) <= 2:
+        return " and ".join(names)
+    return f"any of the {others} others" if len(names) == others else f"{len(names)} of the {others} others"
 
 
 def _speedup_text(one: Speedup) -> str:

@@ -17,12 +17,7 @@ def on_another_runner(here: Sequence[Cell], there: Sequence[Cell]) -> str:
     the lowest load that both have, with the K that was fastest in `there`.
     """
     ours, theirs = _own(here), _own(there)
-    both = [
-        (mine, other)
-        for mine in ours
-        for other in theirs
-        if _what(mine) == _what(other) and None not in (one := {_runner(mine), _runner(other)}) and len(one) == 2
-    ]
+    both = [(mine, other) for mine in ours for other in theirs if _what(mine) == _what(other) and _on_two(_runner(mine), _runner(other))]
     if not both:
         return ""
     lowest = min(mine.cell.load.concurrency or 0 for mine, _ in both)

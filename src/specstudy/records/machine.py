@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from specstudy.errors import RecordError
+from specstudy.records.files import write_whole
 
 Rates = Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Field(min_length=1)]
 
@@ -71,14 +71,10 @@ def limits_path(folder: Path, allocation: str) -> Path:
 def write_limits(folder: Path, limits: MachineLimits) -> Path:
     """Keep them beside the records, replacing earlier ones of the same allocation. Raises RecordError."""
     path = limits_path(folder, limits.allocation)
-    scratch = path.with_suffix(".new")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(limits.model_dump_json(indent=1) + "\n")
-        scratch.replace(path)
+        write_whole(path, limits.model_dump_json(indent=1) + "\n")
     except OSError as error:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
         raise RecordError(f"{path} can't be written: {error.strerror}") from error
     return path
 

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specstudy.errors import RecordError
+from specstudy.records.files import write_whole
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -68,13 +69,10 @@ class Quality(_Kept):
 
 def write_quality(path: Path, quality: Quality) -> None:
     """Replace the record at `path`. Raises RecordError."""
-    scratch = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(quality.model_dump_json() + "\n")
-        scratch.replace(path)
+        write_whole(path, quality.model_dump_json() + "\n")
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise RecordError(f"{path} can't be written: {error.strerror}") from error
 
 

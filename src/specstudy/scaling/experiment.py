@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from specstudy.scaling.outcomes import outcomes
 from specstudy.scaling.policy import HpaPolicy
 from specstudy.scaling.record import CHAPTER, Sample, ScalingRun, ServerKind
 from specstudy.scaling.sampler import EVERY_S, Query, Sampled, sampling
-from specstudy.workloads.arrivals import steps
+from specstudy.workloads.arrivals import Open, steps
 from specstudy.workloads.prompts import Prompt
 
 
@@ -55,7 +56,12 @@ class LoadSpec:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for stages that give no arrivals: here, before anything is started."""
-        steps(self.stages, self.seed)
+        _ = self.arrival
+
+    @cached_property
+    def arrival(self) -> Open:
+        """When each request is due."""
+        return steps(self.stages, self.seed)
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,7 @@ def run_load(place: Place, replica: Replica, policy: HpaPolicy, load: LoadSpec, 
     Raises ServerError where the place has died under it: what wasn't scaled says nothing of the policy.
     """
     record_id, started = uuid.uuid4().hex[:16], datetime.now(UTC)
-    arrival = steps(load.stages, load.seed)
-    prompts = [load.prompts[index % len(load.prompts)] for index in range(len(arrival.times_s))]
+    prompts = [load.prompts[index % len(load.prompts)] for index in range(len(load.arrival.times_s))]
     with sampling(place.cluster, place.deployment, place.autoscaler, place.query) as sampled:
         driven = run_async(_drive(place, replica.target, load, prompts))
         _wait_until(driven.began + sum(length for _, length in load.stages) + settle_s)
@@ -149,7 +154,7 @@ async def _drive(place: Place, model: str, load: LoadSpec, prompts: Sequence[Pro
     async with place.client(model) as client, asyncio.TaskGroup() as both:
         bodies = [client.body(prompt, max_tokens=load.max_tokens, temperature=0, seed=load.seed + index) for index, prompt in enumerate(prompts)]
         watch = both.create_task(_watch(place.raise_if_dead))
-        driven = await drive(client, bodies, steps(load.stages, load.seed))
+        driven = await drive(client, bodies, load.arrival)
         watch.cancel()
     return driven
 

@@ -38,7 +38,7 @@ class Prometheus:
     @property
     def log_path(self) -> Path:
         """Its log."""
-        return self.folder / "logs" / "prometheus.log"
+        return _log(self.folder)
 
     def set_targets(self, pods: Mapping[str, str], namespace: str = "default") -> None:
         """Scrape these pods from now on: name to host:port. Labels are those that a PodMonitor gives: namespace and pod."""
@@ -67,6 +67,10 @@ def configuration(rule_files: Sequence[Path], targets: Path, scrape_interval_s: 
     }
 
 
+def _log(folder: Path) -> Path:
+    return folder / "logs" / "prometheus.log"
+
+
 @contextmanager
 def prometheus(
     binaries: Binaries, folder: Path, rules: Sequence[Mapping[str, Any]], *, scrape_interval_s: float = 5, evaluation_interval_s: float = 5
@@ -87,7 +91,7 @@ def prometheus(
     config.write_text(yaml.safe_dump(configuration(files, targets, scrape_interval_s, evaluation_interval_s), sort_keys=False))
     flags = {"config.file": str(config), "storage.tsdb.path": str(folder / "tsdb"), "web.listen-address": f"127.0.0.1:{port}", "log.level": "warn"}
     argv = (binaries.path("prometheus"), *(f"--{name}={value}" for name, value in flags.items()))
-    process = start(Command(argv, {}, port, "", folder / "logs" / "prometheus.log"))
+    process = start(Command(argv, {}, port, "", _log(folder)))
     try:
         running = Prometheus(f"http://127.0.0.1:{port}", folder, process)
         _await_ready(running, running.log_path)
