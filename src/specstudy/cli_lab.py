@@ -47,15 +47,9 @@ def run(
 ) -> None:
     """Open-loop load 1x, 3x, 1x over an autoscaled Deployment on this machine: real control plane, one record a policy."""
     from specstudy.book.lab import Wanted, run_lab
-    from specstudy.catalog.models import MethodSpec
 
-    ks = () if num_speculative_tokens is None else (num_speculative_tokens,)
-    try:
-        chosen = MethodSpec.model_validate({"method": method, "draft": draft, "num_speculative_tokens": ks})
-    except ValidationError as error:
-        raise ConfigError.from_pydantic(error, "lab run") from error
     load: dict[str, Any] = {"low_s": low_s, "high_s": high_s, "after_s": after_s, "rate": rate, "seed": seed}
-    served: dict[str, Any] = {"server": server, "method": chosen.method, "draft": draft, "num_speculative_tokens": num_speculative_tokens}
+    served: dict[str, Any] = {"server": server, **_speculation(method, draft, num_speculative_tokens, "lab run")}
     wanted = [Wanted(profile, name, **load, **served, sync_s=sync_s, max_replicas=max_replicas) for name in policy or [SHIPPED]]
     run_lab(wanted, results_dir.resolve())
 
@@ -75,10 +69,26 @@ def cluster(
     high_s: Annotated[float, typer.Option(min=30, max=LONGEST_S)] = 600,
     after_s: Annotated[float, typer.Option(min=15, max=LONGEST_S)] = 600,
     seed: Annotated[int, typer.Option(min=0, max=HIGHEST_SEED)] = 0,
+    method: Annotated[str, typer.Option(help="speculation method of what is deployed there, for the record")] = "none",
+    draft: Annotated[str | None, typer.Option(help="its draft, a name in data/drafts")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", help="tokens drafted per step there")] = None,
 ) -> None:
     """The same load over a cluster of your own; nothing there is created or changed. $SPECSTUDY_API_KEY is sent where it is set."""
     from specstudy.book.lab import Wanted
     from specstudy.book.lab_cluster import Reach, run_cluster
 
-    wanted = Wanted(profile, low_s=low_s, high_s=high_s, after_s=after_s, rate=rate, seed=seed)
+    served = _speculation(method, draft, num_speculative_tokens, "lab cluster")
+    wanted = Wanted(profile, low_s=low_s, high_s=high_s, after_s=after_s, rate=rate, seed=seed, **served)
     run_cluster(wanted, Reach(kubeconfig, url, prometheus, namespace), results_dir.resolve(), slots=slots, engine_version=engine_version)
+
+
+def _speculation(method: str, draft: str | None, num_speculative_tokens: int | None, command: str) -> dict[str, Any]:
+    """What is served, as `Wanted` takes it. Raises ConfigError for a method that isn't known, or without the draft or K that it needs."""
+    from specstudy.catalog.models import MethodSpec
+
+    ks = () if num_speculative_tokens is None else (num_speculative_tokens,)
+    try:
+        chosen = MethodSpec.model_validate({"method": method, "draft": draft, "num_speculative_tokens": ks})
+    except ValidationError as error:
+        raise ConfigError.from_pydantic(error, command) from error
+    return {"method": chosen.method, "draft": draft, "num_speculative_tokens": num_speculative_tokens}

@@ -34,7 +34,7 @@ from specstudy.scaling.replay import replay
 from specstudy.serving.server import stop
 
 SYNC_S = 2
-LOW_S, HIGH_S, AFTER_S = 20, 70, 70  # at 1x, 3x and 1x
+LOW_S, HIGH_S, AFTER_S = 20, 180, 70  # at 1x, 3x and 1x
 STEP_S, FALL_S = LOW_S, LOW_S + HIGH_S
 HOLD_S = 8 * SYNC_S
 WAIT_S = 240  # for what comes within seconds where no process stops
@@ -144,7 +144,8 @@ def test_what_was_needed_is_kept_while_it_is_needed(stepped: Finished) -> None:
     enough = next(sample.at_s for sample in found if sample.ready >= 2)
     assert min(sample.replicas for sample in found if sample.at_s >= enough) >= 2
     # The policy lets the replicas triple once in the 110 s that are twice a cold start and 100 s more.
-    assert max(sample.replicas for sample in stepped.samples) <= 3
+    first = next(sample.at_s for sample in found if sample.replicas > 1)
+    assert max(sample.replicas for sample in stepped.samples if sample.at_s < first + 110 - SYNC_S) <= 3
 
 
 def test_what_the_record_says_was_needed_is_no_less(stepped: Finished) -> None:
@@ -167,7 +168,7 @@ def test_no_request_is_lost_and_the_load_was_on_time(stepped: Finished) -> None:
 
 
 def test_latency_recovers(stepped: Finished) -> None:
-    """One replica alone would be 187 requests behind after 55 s of the high load, which is 27 s; with enough of them nearly nobody waits."""
+    """One replica alone would be 561 requests behind after 165 s of the high load, which is 82 s; with enough of them nearly nobody waits."""
     late = [row.first_token_s - row.scheduled_s for row in stepped.requests if FALL_S - 15 <= row.scheduled_s < FALL_S and row.first_token_s is not None]
     assert len(late) > 100
     assert statistics.median(late) < 10

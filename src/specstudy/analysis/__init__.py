@@ -10,7 +10,7 @@ from specstudy.analysis.acceptance import (
     position_curve,
     workload_shares,
 )
-from specstudy.analysis.cells import Cell, Load, Variant, baseline_of, group, side_by_side
+from specstudy.analysis.cells import Cell, Load, Variant, baseline_of, comparable, group, side_by_side
 from specstudy.analysis.contest import Inflection, best_k, fastest, inflection, inflections, same_k
 from specstudy.analysis.costs import LatencyChange, Memory, Rejection, latency_changes, memory, p99_ratio, rejections
 from specstudy.analysis.decode import Decode, decode_speedups, decode_throughput, decode_throughputs
@@ -64,6 +64,7 @@ __all__ = [
     "by_context",
     "cell_costs",
     "cheapest_k",
+    "comparable",
     "context_ratios",
     "context_tokens",
     "cost_changes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 
 import numpy as np
@@ -109,19 +110,14 @@ def group(records: Sequence[Record], requests: pa.Table) -> list[Cell]:
     """Cells of the newest allocation, baseline first, then by load.
 
     GPUs of one host that were measured at the same time are taken together, see `side_by_side`: a method comes from the
-    newest of them that has it, and the baseline from each that a method comes from. Failed records and other allocations are
-    left out, and so are repeats that were made under another configuration than the cell's newest record, and all records of
-    another kind of evidence than the newest's: two kinds never stand in one table.
+    newest of them that has it, and the baseline from each that a method comes from. What `comparable` leaves out is left out,
+    and so are repeats that were made under another configuration than the cell's newest record.
     """
-    good = [record for record in records if record.status == "ok"]
-    if good:
-        kind = max(good, key=lambda record: record.started_at).evidence
-        good = [record for record in good if record.evidence == kind]
-    together = side_by_side(good)
+    good = comparable(records)
+    together = list(dict.fromkeys(record.allocation for record in sorted(good, key=_when)))
     by_key: dict[tuple[Variant, Load], dict[str, list[Record]]] = {}
     for record in good:
-        if record.allocation in together:
-            by_key.setdefault((variant_of(record), load_of(record)), {}).setdefault(record.allocation, []).append(record)
+        by_key.setdefault((variant_of(record), load_of(record)), {}).setdefault(record.allocation, []).append(record)
     chosen = {key: _newest(found) for key, found in by_key.items()}
     wanted = {allocation for (variant, _), allocation in chosen.items() if variant.method != "none"}
     frame = requests.to_pandas()
@@ -134,6 +130,27 @@ def group(records: Sequence[Record], requests: pa.Table) -> list[Cell]:
                 number = together.index(allocation) + 1 if len(wanted) > 1 else None
                 cells.append(Cell(variant, load, kept, frame[frame["record_id"].isin(ids) & (frame["status"] == "ok")], number))
     return sorted(cells, key=_order)
+
+
+def comparable(records: Iterable[Record]) -> list[Record]:
+    """The good records that may stand in one table: of the newest one's kind of evidence and allocation, see `side_by_side`, and of one draft a name.
+
+    A head that is trained further keeps its name. Of two of one name the one that was measured last is kept: a curve over K or
+    over loads that is drawn from both belongs to neither.
+    """
+    good = [record for record in records if record.status == "ok"]
+    if not good:
+        return []
+    kind = max(good, key=_when).evidence
+    good = [record for record in good if record.evidence == kind]
+    together = set(side_by_side(good))
+    good = [record for record in good if record.allocation in together]
+    newest = {record.draft: record.draft_folder for record in sorted(good, key=_when)}
+    return [record for record in good if record.draft_folder == newest[record.draft]]
+
+
+def _when(record: Record) -> datetime:
+    return record.started_at
 
 
 def _newest(found: Mapping[str, Sequence[Record]]) -> str:

@@ -10,11 +10,17 @@ import numpy as np
 from scipy import stats
 
 from specstudy.analysis.cells import Cell
-from specstudy.analysis.families import Family, at, loads
+from specstudy.analysis.families import Family, at, families, loads
 from specstudy.analysis.speedup import Speedup, against
 from specstudy.analysis.stats import CONFIDENCE
 
 DRAWS = 20_000
+
+
+def contenders(cells: Sequence[Cell]) -> tuple[Family, Family] | None:
+    """The first (P-EAGLE, EAGLE-3) families of these cells that were served the same way; None without such a pair."""
+    pairs = ((ours, theirs) for ours in families(cells, "peagle") for theirs in families(cells, "eagle3") if ours.engine_variant == theirs.engine_variant)
+    return next(pairs, None)
 
 
 def same_k(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[Speedup]:

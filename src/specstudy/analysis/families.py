@@ -1,9 +1,10 @@
-"""Which cells belong together: a method with its draft is a family, whatever its K; a workload has a role."""
+"""Which cells belong together: a method with its draft, served one way, is a family, whatever its K; a workload has a role."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from specstudy.analysis.cells import Cell, Load, Variant
@@ -15,14 +16,15 @@ CONTEXT = re.compile(r"context-(\d+)(k?)")
 
 @dataclass(frozen=True)
 class Family:
-    """A method and its draft."""
+    """A method and its draft, under one of the chapter's ways to serve the target, if there are several."""
 
     method: Method
     draft: str | None
+    engine_variant: str | None = None
 
     @property
     def label(self) -> str:
-        """The draft's name, or the method's; baseline for none."""
+        """The draft's name, or the method's; baseline for none. See `family_labels` where several ways to serve are shown."""
         return "baseline" if self.method == "none" else self.draft or self.method
 
     @property
@@ -38,7 +40,18 @@ class Family:
 
 def family_of(variant: Variant) -> Family:
     """The family of a variant."""
-    return Family(variant.method, variant.draft)
+    return Family(variant.method, variant.draft, variant.engine_variant)
+
+
+def family_labels(found: Iterable[Family]) -> dict[Family, str]:
+    """A label for each; where several would have the same, what the target was served as comes first."""
+    distinct = list(dict.fromkeys(found))
+    named = Counter(family.label for family in distinct)
+    return {family: family.label if named[family.label] == 1 or family.engine_variant is None else _in_full(family) for family in distinct}
+
+
+def _in_full(family: Family) -> str:
+    return family.engine_variant or "" if family.method == "none" else f"{family.engine_variant}, {family.label}"
 
 
 def families(cells: Sequence[Cell], method: Method | None = None) -> list[Family]:
@@ -48,9 +61,12 @@ def families(cells: Sequence[Cell], method: Method | None = None) -> list[Family
 
 
 def eagle3_and_31(cells: Sequence[Cell]) -> tuple[Family | None, Family | None]:
-    """The first EAGLE-3 and the first EAGLE 3.1 family; None for one that wasn't measured."""
+    """The first EAGLE-3 and EAGLE 3.1 families that were served the same way, else the first of either; None for one that wasn't measured."""
     found = families(cells, "eagle3")
-    return next((one for one in found if not one.is_31), None), next((one for one in found if one.is_31), None)
+    plain, newer = [one for one in found if not one.is_31], [one for one in found if one.is_31]
+    pairs = ((one, other) for one in plain for other in newer if one.engine_variant == other.engine_variant)
+    alone = (plain[0], None) if plain else (None, newer[0] if newer else None)
+    return next(pairs, alone)
 
 
 def main_workload(cells: Sequence[Cell]) -> str | None:

@@ -18,6 +18,7 @@ from specstudy.catalog.shapes import Shape
 from specstudy.records.quality import Quality, Scores
 
 RESAMPLES = 999
+REFERENCE = "fp8"
 MIB = 2**20
 
 
@@ -95,15 +96,35 @@ def over_reference(cells: Sequence[Cell], reference: str) -> list[Speedup]:
     return [one for one in found if one is not None]
 
 
-def fastest_at(cells: Sequence[Cell]) -> dict[Load, tuple[Cell, Cell | None]]:
-    """(the variant with most tokens/s, the next one) at each load, without speculation; whether they differ is for an interval to say."""
+def reference_of(cells: Sequence[Cell]) -> str | None:
+    """The variant that the others are compared with: fp8, which vLLM itself chooses on Hopper, else the first that was measured; None without any."""
+    names = variants(cells)
+    return REFERENCE if REFERENCE in names else next(iter(names), None)
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """The variant with most tokens/s at a load, and every other one there over it, the nearest first."""
+
+    cell: Cell
+    others: tuple[Speedup, ...]
+
+    @property
+    def ties(self) -> list[Speedup]:
+        """Those that aren't told apart from it."""
+        return [one for one in self.others if one.verdict not in ("faster", "slower")]
+
+
+def fastest_at(cells: Sequence[Cell]) -> list[Fastest]:
+    """One for each load, without speculation, in the order of the loads."""
     plain = [cell for name in variants(cells) for cell in of_variant(cells, name)]
-    found: dict[Load, tuple[Cell, Cell | None]] = {}
+    found = []
     for load in sorted({cell.load for cell in plain}, key=lambda load: (load.workload, load.concurrency or 0)):
         own = [(interval.estimate, cell) for cell in plain if cell.load == load and (interval := cell.interval("output_tokens_per_s"))]
         ranked = [cell for _, cell in sorted(own, key=lambda one: -one[0])]
         if ranked:
-            found[load] = ranked[0], ranked[1] if len(ranked) > 1 else None
+            beside = (against(cell, ranked[0]) for cell in ranked[1:])
+            found.append(Fastest(ranked[0], tuple(one for one in beside if one is not None)))
     return found
 
 

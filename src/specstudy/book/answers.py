@@ -10,11 +10,14 @@ import pandas as pd
 from specstudy.analysis import Cell, Speedup, Variant, best_k, best_per_load, decode_speedups, eagle3_and_31, inflection, of_main_workload, rivals, speedups
 from specstudy.analysis.acceptance import context_ratios
 from specstudy.analysis.along import along_answers
+from specstudy.analysis.beside import WITHIN, beside_published
+from specstudy.analysis.contest import contenders
 from specstudy.analysis.elsewhere import elsewhere
-from specstudy.analysis.families import families
+from specstudy.analysis.families import family_of
 from specstudy.book.chapter import cells_of, recorded_profiles
 from specstudy.book.heads import shipped_heads
 from specstudy.book.limits import results_folder
+from specstudy.book.served_heads import other_drafts_note
 from specstudy.figures import Table, Text, badge, on_another_runner, ratio_text
 from specstudy.figures.along import along_text, grows
 from specstudy.figures.parallel_tables import end_text, over_baseline_lines
@@ -35,7 +38,15 @@ def answers(results_dir: str | None = None) -> Text:
     for name, title in titles.items():
         compared, parallel = cells_of(COMPARISON, name, folder), cells_of(PARALLEL, name, folder)
         table = _best_table(compared or parallel)
-        lines = _shape_lines(compared) + _along_lines(compared) + _parallel_lines(parallel, compared) + _context_lines(compared)
+        replaced = [note for note in (other_drafts_note([*compared, *parallel]),) if note]
+        lines = (
+            replaced
+            + _shape_lines(compared)
+            + _along_lines(compared)
+            + _parallel_lines(parallel, compared)
+            + _beside_lines(parallel)
+            + _context_lines(compared)
+        )
         if table:
             evidence = (compared or parallel)[0].records[0].evidence
             parts.append("\n\n".join([f"**{title}** {badge(evidence)}", table, "\n".join(f"- {line}" for line in lines)]))
@@ -142,24 +153,37 @@ def _goal_line(best: Sequence[Speedup]) -> str:
 
 
 def _parallel_lines(cells: Sequence[Cell], compared: Sequence[Cell]) -> list[str]:
-    parallel, serial = families(cells, "peagle"), families(cells, "eagle3")
-    contests = best_k(of_main_workload(cells), parallel[0], serial[0]) if parallel and serial else []
-    if not contests:
+    pair = contenders(cells)
+    contests = best_k(of_main_workload(cells), *pair) if pair else []
+    if not contests or pair is None:
         return []
     told = "; ".join(f"{ratio_text(one.ratio)} at {one.cell.load.label} ({one.verdict})" for one in (contests[0], contests[-1]))
     end = inflection(contests)
     lines = [f"P-EAGLE over EAGLE-3, best K against best K: {told}." + ("" if end is None else f" {end_text(end)}.")]
-    lines += [" ".join(over_baseline_lines(of_main_workload(cells), (parallel[0], serial[0])))]
+    lines += [" ".join(over_baseline_lines(of_main_workload(cells), pair))]
     if other := on_another_runner(cells, compared):
         lines.append(f"Bound to a model runner: {other} (chapter 04).")
     return lines
+
+
+def _beside_lines(cells: Sequence[Cell]) -> list[str]:
+    """Where published acceptance is imposed on both: what a workload's name stands for, and how many ratios are the published ones."""
+    found = beside_published(cells)
+    if not found:
+        return []
+    near = sum(abs(one.off) <= WITHIN for one in found)
+    return [
+        "Prompts are random, and a workload has the name of the data set whose published acceptance it imposes. "
+        f"{near} of {len(found)} ratios of P-EAGLE over EAGLE-3 are within 10 % of the published ones, of another GPU"
+        + ("." if near == len(found) else "; chapter 05 says why others aren't.")
+    ]
 
 
 def _context_lines(cells: Sequence[Cell]) -> list[str]:
     plain, newer = eagle3_and_31(cells)
     if plain is None or newer is None:
         return []
-    note = shipped_heads().long_note({newer.draft, plain.draft})
+    note = shipped_heads().long_note([cell for cell in cells if family_of(cell.variant) in (plain, newer)])
     return [
         f"EAGLE 3.1 over EAGLE-3, acceptance length at {point.prompt_tokens:,.0f} prompt tokens: {ratio_text(ratio)}"
         + (", no difference." if ratio.n > 1 and not ratio.excludes(1.0) else ".")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specstudy.analysis import Cell, of_main_workload
 from specstudy.book.limits import results_folder
+from specstudy.book.served_heads import other_drafts_note
 from specstudy.book.unrecorded import unrecorded
 from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.errors import ConfigError, StudyError
-from specstudy.figures import Text, engine_note, on_another_runner, source_note
+from specstudy.figures import Shown, Text, engine_note, on_another_runner, source_note
+from specstudy.figures.text import NOTHING
 from specstudy.study import Study, open_study, read_study
 
 LIVE_DEFAULT = "cpu-smollm2"
@@ -28,6 +30,10 @@ class Chapter:
     def main(self) -> list[Cell]:
         """The cells of the main workload."""
         return of_main_workload(self.cells)
+
+    def show(self, figure: Callable[[Sequence[Cell]], Shown], *, main: bool = False) -> Shown:
+        """What `figure` makes of the cells, or of the main workload's; a dash where there are none: the note has said so once."""
+        return figure(self.main if main else self.cells) if self.cells else NOTHING
 
 
 def open_chapter(chapter: str, profile: str | None = None, mode: str = "recorded", results_dir: str | None = None) -> Chapter:
@@ -74,7 +80,7 @@ def runner_note(chapter: Chapter, other: str, mode: str = "recorded", results_di
     told = on_another_runner(chapter.cells, cells_of(other, profile, results_folder(mode, results_dir)))
     number = other.split("_")[0]
     if not told:
-        return Text(f"*EAGLE-3 wasn't recorded on another model runner in chapter {number} of this profile.*")
+        return Text(f"*The same EAGLE-3 head wasn't recorded on another model runner in chapter {number} of this profile.*")
     return Text(
         f"**Bound to a model runner.** {told} (chapter {number}). Without P-EAGLE a deployment isn't bound to this "
         f"runner: weigh P-EAGLE against EAGLE-3 in chapter {number}, not against EAGLE-3 here."
@@ -84,7 +90,12 @@ def runner_note(chapter: Chapter, other: str, mode: str = "recorded", results_di
 def _shown(study: Study) -> Chapter:
     cells = study.cells
     source = source_note(study.records, study.skipped)
-    parts = [f"Profile **{study.profile.name}**: {study.profile.title}.", source.markdown, unrecorded(study.profile, study.chapter, cells)]
+    parts = [
+        f"Profile **{study.profile.name}**: {study.profile.title}.",
+        source.markdown,
+        other_drafts_note(cells),
+        unrecorded(study.profile, study.chapter, cells),
+    ]
     return Chapter(cells, Text("\n\n".join(part for part in [*parts, engine_note(cells).markdown] if part)))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from specstudy.analysis import Cell, input_per_output, of_main_workload
 from specstudy.book.limits import results_folder
 from specstudy.catalog import Profile, load_profile, names_in
+from specstudy.catalog.models import TOKEN_DATASETS
 from specstudy.catalog.prices import GpuPrice, gpu_prices, hosted_weights_of, middle_offer, own_price
 from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Panels, Picture, Shown, Stack, Table, Text, badge
@@ -43,7 +44,9 @@ class Part:
     def imposed(self) -> str:
         """A sentence with the published rows that acceptance was imposed from; nothing where it was measured."""
         sources = sorted({record.acceptance_source for cell in self.cells for record in cell.records if record.acceptance_source})
-        return f" Acceptance is imposed: {'; '.join(sources)}." if sources else ""
+        spec = self.profile.workloads.get(self.cells[0].load.workload)
+        random = " Prompts are random token ids, whatever their workload is called." if spec is not None and spec.dataset in TOKEN_DATASETS else ""
+        return f" Acceptance is imposed: {'; '.join(sources)}.{random}" if sources else ""
 
     @property
     def sold(self) -> bool:

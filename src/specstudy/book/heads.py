@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from specstudy.analysis import Cell, context_tokens
+from specstudy.analysis.served import other_drafts
+from specstudy.book.limits import results_folder
+from specstudy.book.served_heads import records_of, replaced_since
 from specstudy.catalog import data_dir, load_draft, load_target
 from specstudy.drafts.card import Card, acceptance_table, facts_table, read_card
 from specstudy.drafts.recipe import Recipe
@@ -34,7 +37,10 @@ class Heads:
         if not self.cards:
             return NONE_SHIPPED
         frame = facts_table(list(self.cards)).fillna(DASH).rename_axis("fact").reset_index()
-        return Table(frame, "real", "From the card.json beside each head; the command is the one that made it.", words=True)
+        replaced = replaced_since(results_folder("recorded", None), [card.name for card in self.cards])
+        last = " or, of a head trained further, that made it of the one before" if any(card.training.started_from for card in self.cards) else ""
+        note = f"From the card.json beside each head; the command is the one that made it{last}."
+        return Table(frame, "real", " ".join(filter(None, [note, replaced])), words=True)
 
     def loss_curve(self) -> Picture | Text:
         """Training loss over steps, a line for each head."""
@@ -45,8 +51,8 @@ class Heads:
         told = []
         for card, line in zip(drawn, ("-", "--", ":", "-.") * len(drawn), strict=False):
             steps, losses = zip(*card.training.loss_curve, strict=True)
-            axes.plot(steps, losses, color=STYLE[card.method][0], linestyle=line, label=card.name)
-            told.append(f"{card.name}: {losses[0]:.2f} at step {steps[0]:,}, {losses[-1]:.2f} at step {steps[-1]:,}")
+            axes.plot(steps, losses, color=STYLE[card.method][0], linestyle=line, label=_title(card))
+            told.append(f"{_title(card)}: {losses[0]:.2f} at step {steps[0]:,}, {losses[-1]:.2f} at step {steps[-1]:,}")
         axes.set_xlabel("training step")
         axes.set_ylabel("training loss")
         legend_above(axes, columns=1)
@@ -63,8 +69,8 @@ class Heads:
         for card in drawn:
             points = [(one.step, one.expected_acceptance_length) for one in card.training.validation]
             colour, marker = STYLE[card.method]
-            axes.plot([step for step, _ in points], [length for _, length in points], color=colour, marker=marker, label=card.name)
-            told.append(f"{card.name}: {points[0][1]:.2f} at step {points[0][0]:,}, {points[-1][1]:.2f} at step {points[-1][0]:,}")
+            axes.plot([step for step, _ in points], [length for _, length in points], color=colour, marker=marker, label=_title(card))
+            told.append(f"{_title(card)}: {points[0][1]:.2f} at step {points[0][0]:,}, {points[-1][1]:.2f} at step {points[-1][0]:,}")
         axes.set_xlabel("training step")
         axes.set_ylabel("expected AL (tokens/step)")
         legend_above(axes, columns=1)
@@ -100,24 +106,36 @@ class Heads:
         drafts = {cell.variant.draft for cell in cells if cell.variant.method in TRAINED}
         if len(drafts) < 2:
             return Text("*Fewer than two trained heads were measured under this profile, so there are none to compare.*")
-        cards = [card for card in self.cards if card.name in drafts]
-        if len(cards) < len(drafts):
+        cards = self._cards_of(cells)
+        if cards is None:
             return Text("*What these heads were trained on isn't on a card of this checkout, so a difference between them may be one of data.*")
-        same = len({card.data.prompts_sha256 for card in cards}) == 1
-        seen = "; ".join(f"{card.name} {card.training.tokens_seen / 1e6:,.1f} million" for card in cards)
-        told = "learned from the same prompts" if same else "learned from different prompts, so a difference between them may be one of data"
-        contexts = self.long_note(drafts) if any(context_tokens(cell.load.workload) is not None for cell in cells) else ""
+        learned = {tuple(one.prompts_sha256 for one in card.stages) if card.stages else None for card in cards}
+        told = "learned from the same prompts" if len(learned) == 1 else "learned from different prompts, so a difference between them may be one of data"
+        if None in learned:
+            told = "didn't all begin anew, and what they began with was trained on isn't kept, so a difference between them may be one of data"
+        seen = "; ".join(f"{card.name} {_millions(card.training.tokens_in_all)}" for card in cards)
+        contexts = self.long_note(cells)
         return Text(
             f"By their cards these heads {told}. Tokens seen in training: {seen}. Each was trained once; another seed would give somewhat other figures."
             + (f" {contexts}" if contexts else "")
         )
 
-    def long_note(self, drafts: Collection[str | None]) -> str:
-        """Said where none of these heads was trained behind prompts that need long rows: what is long is then new to them."""
+    def _cards_of(self, cells: Sequence[Cell]) -> list[Card] | None:
+        """Cards of the trained heads that `cells` were measured with; None where one has no card here, or has been replaced since."""
+        drafts = {cell.variant.draft for cell in cells if cell.variant.method in TRAINED}
         cards = [card for card in self.cards if card.name in drafts]
-        if len(cards) < len(drafts) or any(source.long_answers for card in cards for source in card.data.sources):
-            return ""
+        return None if len(cards) < len(drafts) or drafts & other_drafts(records_of(cells)).keys() else cards
+
+    def long_note(self, cells: Sequence[Cell]) -> str:
+        """Said beside bands of context where not all of these heads were trained behind long prompts: what is long is then new to the others."""
+        cards = self._cards_of([cell for cell in cells if context_tokens(cell.load.workload) is not None])
+        new = [card.name for card in cards or () if not any(one.long_answers for one in card.stages or ()) and not _long_answers(card)]
         most = Recipe.model_fields["max_prompt_tokens"].default
+        if not cards or not new:
+            return ""
+        if len(new) < len(cards):
+            others = f"not trained on prompts over {most:,} tokens and the others were, so a difference at longer contexts may be one of data."
+            return f"Of these heads {' and '.join(new)} {'was' if len(new) == 1 else 'were'} {others}"
         return (
             f"None was trained on prompts over {most:,} tokens, so longer contexts are new to them: this compares how they do there, not what the method could."
         )
@@ -131,6 +149,19 @@ class Heads:
         columns = {name: frame.set_index("check").apply(lambda row: f"{row['verdict']}: {row['found']}", axis=1) for name, frame in found.items()}
         table = pd.DataFrame(columns).fillna(DASH).rename_axis("check").reset_index()
         return Table(table, "real", "Each field: the verdict and what was found. specstudy drafts check NAME prints what is allowed, too.", words=True)
+
+
+def _millions(tokens: int | None) -> str:
+    return "an unknown number" if tokens is None else f"{tokens / 1e6:,.1f} million"
+
+
+def _long_answers(card: Card) -> int:
+    return sum(source.long_answers for source in card.data.sources)
+
+
+def _title(card: Card) -> str:
+    """The name that a line of a figure has: its steps are those of the last training alone."""
+    return card.name if card.training.started_from is None else f"{card.name}, trained further"
 
 
 def shipped_heads(folder: Path | None = None) -> Heads:

@@ -19,6 +19,7 @@ from specstudy.scaling.experiment import LoadSpec, Place, Replica, run_load
 from specstudy.scaling.policy import policy_from_spec
 from specstudy.scaling.record import ScalingRun, ScalingStore
 from specstudy.scaling.series import parse_answer
+from specstudy.scaling.views import AS_DEPLOYED
 from specstudy.serving.local import get
 
 KEY = "SPECSTUDY_API_KEY"
@@ -48,8 +49,7 @@ def run_cluster(wanted: Wanted, reach: Reach, results: Path, *, slots: int, engi
     _check(reach)
     prompts, max_tokens = lab_prompts(profile)
     load = LoadSpec(wanted.stages(wanted.rate or half_used_rate(profile)), prompts, max_tokens, seed=wanted.seed)
-    argv = ("as deployed",)
-    replica = Replica("real", profile.target, "vllm", engine_version, slots, argv, wanted.method, wanted.draft, wanted.num_speculative_tokens)
+    replica = Replica("real", profile.target, "vllm", engine_version, slots, AS_DEPLOYED, wanted.method, wanted.draft, wanted.num_speculative_tokens)
 
     def query(expression: str) -> list[dict[str, Any]]:
         return _query(reach.prometheus, expression)

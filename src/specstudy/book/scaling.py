@@ -15,17 +15,18 @@ from specstudy.book.limits import results_folder
 from specstudy.book.saving import COMPARISON, NOTHING, Saving, saving
 from specstudy.catalog import load_profile, names_in, recorded_dir
 from specstudy.errors import ConfigError
-from specstudy.figures import Picture, Table, Text, badge
+from specstudy.figures import Picture, Stack, Table, Text, badge
 from specstudy.figures.prose import short_commit
 from specstudy.figures.text import NO_RECORDS, bullets
 from specstudy.scaling import pictures, studies
-from specstudy.scaling.compare import NO_PAIR, Pair, pair_of
+from specstudy.scaling.compare import NO_PAIR, Comparison, comparison_of
 from specstudy.scaling.record import CHAPTER, LoadedRuns, load_runs
 from specstudy.scaling.scenarios import SHIPPED
-from specstudy.scaling.views import RunView, of_policy, views
+from specstudy.scaling.views import RunView, every, of_policy, views
 
 LIVE_DEFAULT, LIVE_DIR = "cpu-smollm2", "results"
 FLEET_COLD_START_S = 60.0
+NO_ROWS = pd.DataFrame(), pd.DataFrame()  # of a failed run
 
 
 @dataclass(frozen=True)
@@ -42,45 +43,56 @@ class Scaling:
 
     @cached_property
     def runs(self) -> list[RunView]:
-        """Good runs of the profile, the newest of each policy and method."""
+        """Good runs of the profile, the newest of each policy, method, draft and K."""
         return views(self.loaded)
+
+    @cached_property
+    def _beside(self) -> list[RunView]:
+        return views(self.beside) if self.beside else []
 
     @cached_property
     def tried(self) -> list[RunView]:
         """Runs that tell the policies apart, all on one kind of server: the kind with most policies, the real one if they are equal."""
         kinds: dict[str, list[RunView]] = {"real": [], "stand-in": []}
-        for view in [*self.runs, *(views(self.beside) if self.beside else [])]:
-            if view.run.method == "none" and (view.run.server == "stand-in" or view in self.runs):
+        for view in [*self.runs, *(view for view in self._beside if view.run.server == "stand-in")]:
+            if view.run.method == "none":
                 kinds[view.run.server].append(view)
         return max(kinds.values(), key=lambda found: len({view.run.policy.name for view in found}))
 
     @cached_property
-    def pair(self) -> Pair | None:
-        """The runs without and with speculation at one load."""
-        return pair_of(self.runs)
+    def comparison(self) -> Comparison | None:
+        """The runs without and with speculation at one load, among all good ones: the newest of a method may be of another machine."""
+        return comparison_of(every(self.loaded))
 
     @cached_property
     def main(self) -> RunView | None:
-        """The run of the shipped policy."""
-        return of_policy(self.runs, SHIPPED)
+        """The run of the shipped policy; where there is none, as on a cluster of one's own, the newest; one beside where all of the profile's own failed."""
+        return of_policy(self.runs, SHIPPED) or of_policy(self.runs or self._beside, None if self.runs else SHIPPED)
 
     @property
     def note(self) -> Text:
         """Where the runs come from, a paragraph for each kind of server; failed ones and lines that couldn't be read are named."""
-        if not self.runs:
-            return Text("*No scaling run is on file. `specstudy lab run` makes one, or mode live.*")
-        own = [view for view in self.runs if view.run.server == (self.main or self.runs[0]).run.server]
-        lines = self._origin(own)
-        if self.tried[0].run.server != own[0].run.server:
-            lines += ["The policies that failed were tried on other servers:", *self._origin(self.tried)]
-        lines += [f"**Failed:** {one.policy.name}: {one.error}" for one in self.loaded.runs if one.status == "failed"]
+        lines = ["*No good scaling run is on file. `specstudy lab run` makes one, or mode live.*"]
+        if self.main is not None:
+            own = [view for view in self.runs or self._beside if view.run.server == self.main.run.server]
+            lines = self._origin(own)
+            if self.tried and self.tried[0].run.server != own[0].run.server:
+                lines += ["The policies that failed were tried on other servers:", *self._origin(self.tried)]
+        lines += [f"**Failed:** {RunView(one, *NO_ROWS).label}: {one.error}" for one in self.loaded.runs if one.status == "failed"]
         lines += [f"**Skipped line:** {line}" for line in self.loaded.skipped]
         return Text("\n\n".join(lines))
 
     @staticmethod
     def _origin(found: Sequence[RunView]) -> list[str]:
         """Two paragraphs on runs of one kind of server."""
-        run = max(found, key=lambda view: view.run.started_at).run
+        newest = max(found, key=lambda view: view.run.started_at)
+        run = newest.run
+        where = (
+            f"Kubernetes {run.kubernetes_version} with its own autoscaler, Prometheus and the study's adapter on one machine "
+            f"({run.gpu or f'{run.host_cpus} x {run.host_cpu}'})"
+            if newest.one_machine
+            else f"A cluster of Kubernetes {run.kubernetes_version} with its own autoscaler, Prometheus and metrics server, as deployed there"
+        )
         what = (
             f"vLLM {run.engine_version} replicas of {run.target}"
             if run.server == "real"
@@ -88,8 +100,7 @@ class Scaling:
         )
         missed = sum(view.run.samples_missed or 0 for view in found)
         return [
-            f"{badge(pictures.kind_of(run))} Kubernetes {run.kubernetes_version} with its own autoscaler, Prometheus and the study's adapter on one machine "
-            f"({run.gpu or f'{run.host_cpus} x {run.host_cpu}'}); the replicas are {what}, {run.slots} slots each.",
+            f"{badge(pictures.kind_of(run))} {where}; the replicas are {what}, {run.slots} slots each.",
             f"{len(found)} run{'s' if len(found) > 1 else ''}, the newest of {run.started_at:%Y-%m-%d %H:%M} UTC, commit {short_commit(run.git_sha)}. "
             f"The load generator was late by at most {max(view.run.schedule_lag_ms_p99 or 0 for view in found):.0f} ms at p99; latencies count from the "
             "schedule, so that is in them." + (f" In {missed} seconds of them the cluster couldn't be asked, so its curves have gaps there." if missed else ""),
@@ -189,13 +200,15 @@ class Scaling:
         )
         return Table(shown, "simulated", note)
 
-    def measured_saving_table(self) -> Table | Text:
-        """Two runs of real replicas at one load, without and with speculation."""
-        return self.pair.table() if self.pair else NO_PAIR
+    def measured_saving(self) -> Stack | Text:
+        """Runs of real replicas at one load, without and with speculation: over time, and a row each."""
+        if self.comparison is None:
+            return NO_PAIR
+        return Stack((("Over time", self.comparison.picture()), ("In the time that all were at 3x", self.comparison.table())))
 
     def measured_saving_conclusion(self) -> Text:
         """What they show."""
-        return self.pair.conclusion() if self.pair else Text("*`specstudy lab run --server real` makes one, and with `--method` the other.*")
+        return self.comparison.conclusion() if self.comparison else Text("*`specstudy lab run --server real` makes one, and with `--method` the other.*")
 
     @cached_property
     def _saving(self) -> Saving | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 from specstudy.catalog.assets import Say, once, silent, wheel_file
 from specstudy.catalog.load import load_target
 from specstudy.catalog.models import Draft, FolderSource, GgufSource, HubSource, PackedSource, PrunedSource, ShapeSource, Target
+from specstudy.catalog.packed_files import decompressed_sha256, packed_sha256
 from specstudy.catalog.paths import cache_dir, project_root
 from specstudy.catalog.shapes import load_shape
 from specstudy.catalog.shapes_make import shape_folder
 from specstudy.errors import AssetError
+
+HASH = re.compile("[0-9a-f]{8,64}")
 
 
 def target_folder(target: Target, say: Say = silent) -> Path:
@@ -21,7 +25,7 @@ def target_folder(target: Target, say: Say = silent) -> Path:
     source = target.source
     if isinstance(source, GgufSource):
         gguf = source
-        return once(cache_dir() / "models" / target.name, lambda scratch: _convert_gguf(gguf, scratch, say))
+        return once(cache_dir() / "models" / f"{target.name}-{_digest(gguf)}", lambda scratch: _convert_gguf(gguf, scratch, say))
     if isinstance(source, ShapeSource):
         return shape_folder(load_shape(source.shape), source.quantization)
     return _elsewhere(source, target.name, say)
@@ -40,25 +44,41 @@ def draft_folder(draft: Draft, say: Say = silent) -> Path:
     return _elsewhere(source, draft.name, say)
 
 
-def _digest(source: PrunedSource) -> str:
-    """Of what is kept and of what, so that a draft whose entry changed is made anew. Raises ConfigError for an unknown target."""
-    said = [source.model_dump_json(), load_target(source.of).source.model_dump_json()]
+def _digest(source: PrunedSource | GgufSource) -> str:
+    """Of what is kept and of what, so that a model whose entry changed is made anew. Raises ConfigError for an unknown target."""
+    of = [load_target(source.of).source.model_dump_json()] if isinstance(source, PrunedSource) else []
+    said = [source.model_dump_json(), *of]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:8]
 
 
 def _unpacked(draft: Draft, source: PackedSource, say: Say) -> Path:
     """The packed file's hash is part of the folder's name: a head that changed is unpacked anew."""
-    from specstudy.catalog.packed import packed_sha256, unpack_head
+    from specstudy.catalog.packed import unpack_head
 
     folder = project_root() / source.path
-    digest = packed_sha256(folder)
 
     def make(scratch: Path) -> None:
         target = target_folder(load_target(draft.target), say)
         say(f"unpacking {draft.name} to bfloat16")
         unpack_head(folder, target, scratch)
 
-    return once(cache_dir() / "drafts" / f"{draft.name}-{digest[:16]}", make)
+    return once(cache_dir() / "drafts" / f"{draft.name}-{packed_sha256(folder)[:16]}", make)
+
+
+def same_content(draft: Draft, folder: str) -> bool | None:
+    """Whether a folder of this name, in anybody's cache, held what `draft` is in this checkout; None where the name doesn't say what it held.
+
+    A packed head has two names, by its compressed file and by what that holds: heads went by the latter before they were compressed.
+    Raises AssetError where the checkout lacks the head.
+    """
+    source, digest = draft.source, folder.removeprefix(f"{draft.name}-")
+    if digest == folder or not HASH.fullmatch(digest):
+        return None
+    if isinstance(source, PrunedSource):
+        return digest == _digest(source)
+    if not isinstance(source, PackedSource):
+        return None
+    return any(made(project_root() / source.path).startswith(digest) for made in (packed_sha256, decompressed_sha256))
 
 
 def _elsewhere(source: HubSource | FolderSource, name: str, say: Say) -> Path:

@@ -22,12 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save, save_file
 
 from specstudy.catalog.models import StrictModel
+from specstudy.catalog.packed_files import CONFIG, WEIGHTS
 from specstudy.errors import AssetError
 
 Tensors = Mapping[str, torch.Tensor]
 Bits = Literal[4, 8, 16]
 
-WEIGHTS, CONFIG = "head.safetensors.xz", "config.json"
 HEADER_KEY = "specstudy"  # one key only: safetensors writes several in no fixed order
 FORMAT_VERSION = 1
 GROUP: dict[int, int] = {8: 64, 4: 32}
@@ -62,15 +62,9 @@ def content_sha256(tensors: Tensors) -> str:
     return digest.hexdigest()
 
 
-def packed_sha256(folder: Path) -> str:
-    """SHA-256 over the packed weights and config.json: names the unpacked folder. Raises AssetError if one is missing."""
-    digest = hashlib.sha256()
-    for name in (WEIGHTS, CONFIG):
-        try:
-            digest.update((folder / name).read_bytes())
-        except OSError as error:
-            raise AssetError(f"{folder / name} can't be read ({error.strerror}); it belongs to the checkout") from error
-    return digest.hexdigest()
+def weights_sha256(tensors: Tensors) -> str:
+    """The same over a head's tensors but the output rows, which are the target's."""
+    return content_sha256({name: tensor for name, tensor in tensors.items() if name != LM_HEAD})
 
 
 def target_lm_head(folder: Path) -> torch.Tensor:
@@ -135,7 +129,7 @@ def read_packed(folder: Path) -> tuple[Header, bytes, dict[str, torch.Tensor]]:
     """
     header, stored = _content(folder)
     tensors = _unpacked(folder / WEIGHTS, header, stored)
-    if content_sha256({name: tensor for name, tensor in tensors.items() if name != LM_HEAD}) != header.content_sha256:
+    if weights_sha256(tensors) != header.content_sha256:
         raise AssetError(f"{folder / WEIGHTS} was altered: its content isn't what its header's hash says")
     if LM_HEAD in tensors and content_sha256({LM_HEAD: tensors[LM_HEAD]}) != header.lm_head_sha256:
         raise AssetError(f"{folder / WEIGHTS} was altered: its output rows aren't those that the head was packed with")

@@ -18,6 +18,7 @@ from specstudy.errors import ConfigError
 
 FOLDER = "prices"
 OWN = "your own price"
+COUNT = re.compile(r"^\d+ x ")
 
 
 class Price(Named):
@@ -40,6 +41,7 @@ class GpuPrice(Price):
     """The hire of one GPU with its share of the host, in US dollars an hour."""
 
     gpu: str = Field(pattern=r"^[A-Z]+[0-9]+$", description="like H200")
+    card: str = Field(description="its whole name as the driver prints it: a PCIe or an NVL card is another one, let at another price")
     offer: str
     usd_per_gpu_hour: Positive
     min_gpus: int = Field(ge=1, description="GPUs that are let together")
@@ -63,13 +65,13 @@ class TokenPrice(Price):
 
 
 def gpu_prices(gpu_name: str | None = None) -> list[GpuPrice]:
-    """Offers of one GPU, cheapest first; `gpu_name` is a record's, like "2 x NVIDIA H200", or none for every offer.
+    """Offers of one GPU, cheapest first; `gpu_name` is a record's, like "2 x NVIDIA H200", an offer's, like H200, or none for every offer.
 
     Raises ConfigError for a bad row.
     """
     rows = named_rows(FOLDER, "gpu_hours", GpuPrice)
-    words = None if gpu_name is None else set(re.findall(r"\b[A-Z]+[0-9]+\b", gpu_name))
-    return sorted((row for row in rows if words is None or row.gpu in words), key=lambda row: (row.gpu, row.usd_per_gpu_hour, row.id))
+    name = None if gpu_name is None else COUNT.sub("", gpu_name)
+    return sorted((row for row in rows if name is None or name in (row.gpu, row.card)), key=lambda row: (row.gpu, row.usd_per_gpu_hour, row.id))
 
 
 def middle_offer(prices: list[GpuPrice]) -> GpuPrice:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from specstudy.analysis import comparable
+from specstudy.analysis.served import other_drafts
 from specstudy.deploy.wanted import MODELS, SETTLE_S, Resolved
 from specstudy.serving.vllm import vllm_argv, vllm_env
 
@@ -141,6 +143,8 @@ def deployment(found: Resolved) -> Object:
     measured = found.evidence.summary if found.evidence else "not measured"
     # Records can't tell that another place holds the same weights: who gave it says so, and it is named.
     elsewhere = [f"{what} from {place}" for what, place in (("target", found.wanted.model_id), ("draft", found.wanted.draft_id)) if place is not None]
+    if found.evidence and found.wanted.draft_id is None:
+        measured += "".join(f", with other files of {draft} than are shipped now" for draft in other_drafts(comparable(found.evidence.records)))
     notes = {EVIDENCE: measured, CONFIGURATION: ", ".join([f"{found.profile.name} {found.deployment.label}", *elsewhere])}
     if found.evidence and found.evidence.gains:
         notes[OVER_BASELINE] = found.evidence.over_baseline

@@ -90,12 +90,28 @@ class Validation(CardModel):
     long_acceptance_length: Length | None = Field(default=None, description="the same behind long prompts")
 
 
+class Stage(CardModel):
+    """One training of a head that was trained further, as the head's card of that time said it."""
+
+    name: str
+    command: str
+    prompts: Count
+    prompts_sha256: Sha256
+    long_answers: Count = 0
+    steps: Count
+    tokens_seen: Count
+    seconds: float = Field(ge=0)
+    device: str
+    learning_rate: float = Field(gt=0)
+
+
 class StartedFrom(CardModel):
     """The head that training began with."""
 
     name: str
-    weights_sha256: Sha256 = Field(description="over its tensors but the output rows; see catalog.packed.content_sha256")
+    weights_sha256: Sha256 = Field(description="over its tensors but the output rows; see catalog.packed.weights_sha256")
     tokens_seen: Count | None = Field(description="in all its training; None: it has no card")
+    stages: tuple[Stage, ...] = Field(default=(), description="its trainings, the first one first; empty where they aren't known")
 
 
 class Training(CardModel):
@@ -165,6 +181,7 @@ class Card(CardModel):
     target: CardTarget
     aux_layers: tuple[Count, ...] = Field(min_length=1, description="target layers whose input the head reads, as vLLM counts them")
     norm_flags: NormFlags | None = Field(default=None, description="NormFlags.of(config) of the trained head")
+    weights_sha256: Sha256 | None = Field(default=None, description="of the head that the figures are of; see catalog.packed.weights_sha256")
     licence: str
     command: str = Field(description="the command that made it")
     data: Data
@@ -172,6 +189,22 @@ class Card(CardModel):
     packing: Packing | None = None
     acceptance: tuple[Acceptance, ...] = ()
     tried: tuple[Tried, ...] = ()
+
+    @property
+    def stages(self) -> tuple[Stage, ...] | None:
+        """Every training of this head, the last one last; None where those before it aren't known."""
+        start, data, training = self.training.started_from, self.data, self.training
+        if start is not None and not start.stages:
+            return None
+        own = Stage(
+            name=self.name,
+            command=self.command,
+            prompts=sum(source.prompts for source in data.sources),
+            prompts_sha256=data.prompts_sha256,
+            long_answers=sum(source.long_answers for source in data.sources),
+            **{name: getattr(training, name) for name in ("steps", "tokens_seen", "seconds", "device", "learning_rate")},
+        )
+        return (*(() if start is None else start.stages), own)
 
 
 def read_card(folder: Path) -> Card:
@@ -224,6 +257,8 @@ def _facts(card: Card) -> Iterator[tuple[str, str]]:
     yield "method", card.method
     yield "target", card.target.name
     yield "aux layers", ", ".join(map(str, card.aux_layers))
+    if card.weights_sha256 is not None:
+        yield "weights", card.weights_sha256[:12]
     yield "licence", card.licence
     yield "prompts", f"{sum(source.prompts for source in data.sources):,} of {', '.join(source.name for source in data.sources)}"
     yield "answer tokens", f"{sum(source.answer_tokens for source in data.sources):,}"
@@ -235,7 +270,10 @@ def _facts(card: Card) -> Iterator[tuple[str, str]]:
     if training.started_from is not None:
         start = training.started_from
         yield "started from", f"{start.name}, weights {start.weights_sha256[:12]}"
+        yield "trained before by", "; then ".join(map(_stage_text, start.stages)) or "not kept on this card"
         yield "tokens seen in all", "unknown: it has no card" if training.tokens_in_all is None else f"{training.tokens_in_all:,}"
+        if card.stages is not None:
+            yield "training time in all", f"{sum(one.seconds for one in card.stages):,.0f} s"
     if training.rows:
         yield "rows of a step", training.rows
     yield "epochs", f"{training.epochs:.3g}"
@@ -249,6 +287,13 @@ def _facts(card: Card) -> Iterator[tuple[str, str]]:
         if packing.acceptance_length_packed and packing.acceptance_length_unpacked:
             yield "packed over unpacked acceptance", f"{packing.acceptance_length_packed / packing.acceptance_length_unpacked:.3f}"
     yield "command", card.command
+
+
+def _stage_text(one: Stage) -> str:
+    return (
+        f"{one.command} ({one.steps:,} steps, {one.tokens_seen:,} tokens, {one.seconds:,.0f} s on {one.device}; {one.prompts:,} prompts, "
+        f"{one.prompts_sha256[:12]})"
+    )
 
 
 def card_text(card: Card) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 
-from specstudy.catalog.packed import D2T, LM_HEAD, ids_of
+from specstudy.catalog.packed import D2T, LM_HEAD, ids_of, weights_sha256
 from specstudy.drafts.card import Card, NormFlags
 from specstudy.drafts.checkpoint import AUX_IDS, PARALLEL_TOKENS, Head, check_types, head_dim, read_head, read_json, rope, tokenizer_sha256
 from specstudy.drafts.shapes import expected_shapes
@@ -261,6 +261,13 @@ def _tensors(subject: Subject) -> Answer:
     return not wrong, "; ".join(wrong[:3]) + more if wrong else f"{len(subject.head.tensors)} tensors", "what config.json and the target's sizes ask for"
 
 
+def _weights(subject: Subject) -> Answer:
+    found, said = weights_sha256(subject.head.tensors), None if subject.card is None else subject.card.weights_sha256
+    if said is None:
+        return None, found[:12], "the card's, which states none"
+    return found == said, found[:12], f"the card's, {said[:12]}: else its acceptance is another head's"
+
+
 def _finite(subject: Subject) -> Answer:
     bad = [name for name, tensor in subject.head.tensors.items() if name != LM_HEAD and tensor.is_floating_point() and not tensor.isfinite().all()]
     return not bad, f"nan or inf in {', '.join(bad)}" if bad else "finite", "finite weights"
@@ -291,6 +298,7 @@ CHECKS: dict[str, Check] = {
     "norm flags": _norm_flags,
     "parallel drafting": _parallel,
     "tensors": _tensors,
+    "weights": _weights,
     "finite weights": _finite,
     "lm_head rows": _lm_head,
 }

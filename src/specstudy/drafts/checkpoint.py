@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from specstudy.catalog.packed import D2T, LM_HEAD, WEIGHTS, write_folder
+from specstudy.catalog.packed import D2T, LM_HEAD, write_folder
+from specstudy.catalog.packed_files import WEIGHTS
 from specstudy.errors import ConfigError
 
 Group = Literal["attention", "fc", "mlp", "lm_head", "d2t", "other"]

@@ -11,12 +11,10 @@ import torch
 from safetensors import SafetensorError
 
 from specstudy.catalog.packed import (
-    CONFIG,
     D2T,
     D2T_IDS,
     GROUP,
     LM_HEAD,
-    WEIGHTS,
     Bits,
     Header,
     Stored,
@@ -24,8 +22,10 @@ from specstudy.catalog.packed import (
     dequantise,
     ids_of,
     target_rows,
+    weights_sha256,
     write_packed,
 )
+from specstudy.catalog.packed_files import CONFIG, WEIGHTS
 from specstudy.drafts.card import Packing, read_card, write_card
 from specstudy.drafts.checkpoint import Group, group_of, read_head
 from specstudy.errors import ConfigError
@@ -96,8 +96,8 @@ def pack_head(folder: Path, out: Path, target_folder: Path, *, mlp_bits: Bits = 
     """Pack the bf16 head of `folder` into `out`, and say what that took.
 
     fc is stored like attention. `lm_head.weight` isn't stored where its rows are the target's, else in 8 bits.
-    A card.json is taken along with its `packing` filled in. A packed head that is in `out` already gives way only with
-    `replace`, and then whole: nothing of it is kept, its card neither. After a failure it is still there.
+    A card.json is taken along, with its `packing` filled in and the hash of the packed weights. A packed head that is in `out`
+    already gives way only with `replace`, and then whole: nothing of it is kept, its card neither. After a failure it is still there.
     Raises ConfigError for weights that aren't finite or not bf16, for embeddings, for a vocabulary map that isn't
     strictly rising, for dimensions that the groups don't divide, and for an `out` that is taken or can't be written.
     """
@@ -120,7 +120,7 @@ def pack_head(folder: Path, out: Path, target_folder: Path, *, mlp_bits: Bits = 
     header = Header(
         tensors=entries,
         lm_head="stored" if own_rows else "target",
-        content_sha256=content_sha256({name: tensor for name, tensor in unpacked.items() if name != LM_HEAD}),
+        content_sha256=weights_sha256(unpacked),
         lm_head_sha256=content_sha256({LM_HEAD: unpacked[LM_HEAD]}),
         config_sha256=hashlib.sha256(config).hexdigest(),
     )
@@ -132,7 +132,7 @@ def pack_head(folder: Path, out: Path, target_folder: Path, *, mlp_bits: Bits = 
         (made / CONFIG).write_bytes(config)
         packing = Packing(bits=kept, bytes=packed_bytes(made))
         if card is not None:
-            write_card(card.model_copy(update={"packing": packing}), made)
+            write_card(card.model_copy(update={"packing": packing, "weights_sha256": header.content_sha256}), made)
         return packing
 
     try:

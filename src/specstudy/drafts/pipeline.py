@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from specstudy.catalog.assets import Say
 from specstudy.catalog.materialise import target_folder
 from specstudy.catalog.models import ShapeSource, Target
-from specstudy.catalog.packed import D2T, LM_HEAD
+from specstudy.catalog.packed import D2T, LM_HEAD, weights_sha256
 from specstudy.catalog.paths import check_writable
 from specstudy.drafts.answers import Conversation, Job, answer, conversations, prepare, read_job, regenerated_with, wanted
 from specstudy.drafts.card import Card, CardTarget, Data, DataSource, NormFlags, RegeneratedWith, StartedFrom, Training, Validation, write_card
@@ -144,7 +144,7 @@ def _train_head(order: Order, checkpoint: Path, command: Sequence[str], say: Say
     config, tensors = exported(head, recipe, draft_vocab, mask_token, folder)
     card = make_card(order, job, told, head, config, progress, share, command, None if start is None else start.said)
     try:
-        return _put(order.out, config, tensors, card, folder, say)
+        return _put(order.out, config, tensors, card.model_copy(update={"weights_sha256": weights_sha256(tensors)}), folder, say)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StoreWriteError(f"{order.out} can't be written: {reason}; the training is in {checkpoint}, the same command exports it again") from error

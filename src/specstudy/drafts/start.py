@@ -15,7 +15,8 @@ from specstudy.catalog import load_draft, project_root
 from specstudy.catalog.assets import Say
 from specstudy.catalog.materialise import draft_folder
 from specstudy.catalog.models import PackedSource, Target
-from specstudy.catalog.packed import D2T, LM_HEAD, WEIGHTS, content_sha256, ids_of, target_rows, unpack_head
+from specstudy.catalog.packed import D2T, LM_HEAD, ids_of, target_rows, unpack_head, weights_sha256
+from specstudy.catalog.packed_files import WEIGHTS
 from specstudy.drafts.card import Card, NormFlags, StartedFrom, read_card
 from specstudy.drafts.check import check_head, failures
 from specstudy.drafts.checkpoint import PARALLEL_TOKENS, Head, read_head
@@ -115,5 +116,5 @@ def _mask_token(head: Head) -> int:
 
 
 def _said(name: str, head: Head, card: Card | None) -> StartedFrom:
-    digest = content_sha256({name: tensor for name, tensor in head.tensors.items() if name != LM_HEAD})
-    return StartedFrom(name=name, weights_sha256=digest, tokens_seen=None if card is None else card.training.tokens_in_all)
+    tokens, stages = (None, None) if card is None else (card.training.tokens_in_all, card.stages)
+    return StartedFrom(name=name, weights_sha256=weights_sha256(head.tensors), tokens_seen=tokens, stages=stages or ())

@@ -10,7 +10,7 @@ from specstudy.figures.acceptance import (
     workload_table,
 )
 from specstudy.figures.along import along_conclusion, along_table
-from specstudy.figures.beside import beside_published_table
+from specstudy.figures.beside import beside_published_conclusion, beside_published_table
 from specstudy.figures.costs import change_text, cost_conclusion, latency_change_table, memory_table, rejection_table
 from specstudy.figures.decode import decode_conclusion, decode_table
 from specstudy.figures.device import gpu_table, power_note
@@ -50,6 +50,7 @@ __all__ = [
     "along_table",
     "badge",
     "baseline_conclusion",
+    "beside_published_conclusion",
     "beside_published_table",
     "best_k_ratio",
     "best_k_table",

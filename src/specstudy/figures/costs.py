@@ -8,7 +8,7 @@ import pandas as pd
 
 from specstudy.analysis import Cell, Interval, LatencyChange, Load, family_of, latency_changes, memory, rejections
 from specstudy.analysis.costs import Memory
-from specstudy.analysis.families import Family
+from specstudy.analysis.families import Family, family_labels
 from specstudy.figures.prose import in_bursts
 from specstudy.figures.tables import DASH, Table, number, ratio_text, with_interval
 from specstudy.figures.text import NOTHING_TO_COMPARE, Text, bullets, not_measured
@@ -143,12 +143,14 @@ def _memory_lines(cells: Sequence[Cell]) -> Iterator[str]:
     for one in memory(cells):
         if family_of(one.cell.variant).draft is not None:
             families.setdefault(family_of(one.cell.variant), []).append(one)
+    labels = family_labels(families)
     for family, found in families.items():
         one = found[0]  # K changes nothing in the weights
         lost = {each.cell.variant.num_speculative_tokens: each.kv_share_lost for each in found if each.kv_share_lost is not None}
         cache = ", ".join(f"{abs(share):.1%} {'smaller' if share >= 0 else 'larger'} at K={k}" for k, share in lost.items())
         size = one.draft_gib if one.draft_files_gib is None else one.draft_files_gib
-        yield f"{family.label}: the draft's weights take {size:.3f} GiB, {one.draft_share:.1%} of the target's{f'; the KV cache is {cache}' if cache else ''}."
+        kept = f"; the KV cache is {cache}" if cache else ""
+        yield f"{labels[family]}: the draft's weights take {size:.3f} GiB, {one.draft_share:.1%} of the target's{kept}."
 
 
 def _has_draft(one: Memory) -> bool:

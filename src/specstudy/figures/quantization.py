@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from specstudy.analysis import Cell, mean_interval
-from specstudy.analysis.quantization import Headroom, fastest_at, of_variant, over_reference, quality_rows, variants
+from specstudy.analysis import Cell, Speedup, mean_interval
+from specstudy.analysis.quantization import Fastest, Headroom, fastest_at, of_variant, over_reference, quality_rows, reference_of, variants
 from specstudy.analysis.shares import server_of
 from specstudy.analysis.weights import kv_bytes_per_token, weights_of
 from specstudy.figures.limits import look
@@ -19,6 +19,7 @@ from specstudy.figures.text import Text, bullets, not_measured
 from specstudy.records.quality import Quality
 
 GIB = 2**30
+VARIANTS = ("fp8", "fp8-marlin", "awq", "awq-marlin", "bf16")
 SPEED = "The speed of the variants (chapter 01 of a GPU's profile)"
 
 
@@ -121,11 +122,11 @@ def variant_speed(cells: Sequence[Cell]) -> Picture | Text:
 
 
 def variant_table(cells: Sequence[Cell]) -> Table | Text:
-    """Tokens/s, TPOT and TTFT of each variant at each load, and the ratio to the first."""
-    names = variants(cells)
-    if not names:
+    """Tokens/s, TPOT and TTFT of each variant at each load, and the ratio to fp8, or to the first where that wasn't measured."""
+    names, reference = variants(cells), reference_of(cells)
+    if reference is None:
         return not_measured(SPEED)
-    ratios = {id(one.cell): one for one in over_reference(cells, names[0])}
+    ratios = {id(one.cell): one for one in over_reference(cells, reference)}
     rows = []
     for name in names:
         for cell in of_variant(cells, name):
@@ -138,7 +139,7 @@ def variant_table(cells: Sequence[Cell]) -> Table | Text:
                     "TPOT ms": with_interval(cell.interval("tpot_ms_mean"), 2),
                     "TTFT p50 ms": number(cell.percentile("ttft_ms", 50), 0),
                     "wait for a place ms": with_interval(cell.interval("queue_wait_ms_mean"), 0),
-                    f"throughput / {names[0]}": DASH if one is None else f"{ratio_text(one.ratio)}, {one.verdict}",
+                    f"throughput / {reference}": DASH if one is None else f"{ratio_text(one.ratio)}, {one.verdict}",
                     "J/token": with_interval(cell.interval("energy_j_per_token"), 2),
                 }
             )
@@ -187,26 +188,66 @@ def quality_lines(quality: Quality) -> Text:
     return bullets(lines)
 
 
-def quantization_conclusion(cells: Sequence[Cell], found: Sequence[Headroom]) -> Text:
-    """Where each variant wins, by the records; what of it is arithmetic, and what isn't measured."""
+def quantization_conclusion(cells: Sequence[Cell], found: Sequence[Headroom], failed: Mapping[str, str]) -> Text:
+    """What fits by arithmetic, what the unquantized server had, where each variant wins, and what failed or isn't measured.
+
+    `failed` has the reason for each variant of which every try failed.
+    """
     lines = [_fit_line(one) for one in found if one.precision.name == "bf16"]
-    names = variants(cells)
-    if not names:
-        return bullets([*lines, "Not measured yet: tokens/s, TPOT and the servers' own memory for every variant of the 70B shape."])
-    ratios = {id(one.cell): one for one in over_reference(cells, names[0])}
-    for load, (best, second) in fastest_at(cells).items():
-        one = ratios.get(id(best)) or (ratios.get(id(second)) if second is not None else None)
-        beside = "" if one is None else f"; {one.cell.label} over {names[0]}: {ratio_text(one.ratio)}, {one.verdict}"
-        lines.append(f"At {load.label} {best.label} serves most, {with_interval(best.interval('output_tokens_per_s'))} tokens/s{beside}.")
-    lines += [f"Not measured yet: {name}." for name in ("fp8", "fp8-marlin", "awq", "awq-marlin", "bf16") if name not in names]
+    names, reference = variants(cells), reference_of(cells)
+    if reference is None:
+        return bullets([*lines, *_failed_lines(failed)])
+    lines.append(_unquantized_line(of_variant(cells, "bf16")))
+    ratios = {id(one.cell): one for one in over_reference(cells, reference)}
+    lines += [_fastest_line(one, ratios, reference) for one in fastest_at(cells)]
+    lines += [_beside_line(of_variant(cells, name), ratios, reference) for name in names if name.endswith("marlin")]
+    lines += _failed_lines(failed)
+    lines += [f"Not measured yet: {name}." for name in VARIANTS if name not in names and name not in failed]
     return bullets(lines)
 
 
-def _fit_line(one: Headroom) -> str:
-    size = f"{one.weights_bytes / 1e9:.1f} GB"
-    if not one.fits:
-        return f"Unquantized, {size} of weights don't fit on one {one.card.name}: at least {one.cards_needed} of them are needed."
+def _failed_lines(failed: Mapping[str, str]) -> list[str]:
+    return [f"{name} was tried and failed: {reason}" for name, reason in failed.items()]
+
+
+def _unquantized_line(own: Sequence[Cell]) -> str:
+    """What was left for the cache on the real card, how many of this chapter's requests that holds, and what was served."""
+    record = own[0].records[-1] if own else None
+    if record is None or record.kv_cache_tokens is None or all(cell.requests.empty for cell in own):
+        return ""
+    served = ", ".join(f"{with_interval(cell.interval('output_tokens_per_s'))} at {cell.load.label}" for cell in own)
+    each = max(float((cell.requests["prompt_tokens"] + cell.requests["completion_tokens"]).max()) for cell in own)
     return (
-        f"Unquantized, {size} of weights fit on one {one.card.name} and leave {one.left_bytes / GIB:.1f} GiB, at most {one.kv_tokens:,} tokens of KV cache: "
+        f"Measured, unquantized on {record.gpu}: the server had {record.kv_cache_tokens:,} tokens of KV cache, {record.kv_cache_tokens // each:.0f} requests "
+        f"of this chapter's length ({each:.0f} tokens) at once; it served {served} tokens/s."
+    )
+
+
+def _fastest_line(one: Fastest, ratios: Mapping[int, Speedup], reference: str) -> str:
+    """The fastest at a load; which others aren't told apart from it, or how far the next one is behind; and its ratio to the reference."""
+    told = f"At {one.cell.load.label} {one.cell.label} serves most, {with_interval(one.cell.interval('output_tokens_per_s'))} tokens/s"
+    if one.ties:
+        told += f", not told apart from {' and '.join(f'{tie.cell.label} ({ratio_text(tie.ratio)} of it)' for tie in one.ties)}"
+    elif one.others:
+        told += f"; {one.others[0].cell.label} is next, {ratio_text(one.others[0].ratio)} of it"
+    own = ratios.get(id(one.cell))
+    named = {one.cell.label, *(other.cell.label for other in (one.ties or one.others[:1]))}
+    return told + (f"; over {reference} it is {ratio_text(own.ratio)}" if own is not None and reference not in named else "") + "."
+
+
+def _beside_line(own: Sequence[Cell], ratios: Mapping[int, Speedup], reference: str) -> str:
+    """A forced kernel over the reference at each load; that another kernel ran, where the log says so."""
+    told = [f"{ratio_text(one.ratio)} at {cell.load.label}, {one.verdict}" for cell in own if (one := ratios.get(id(cell))) is not None]
+    kernel = own[0].records[-1].linear_kernel
+    wrong = "" if kernel is None or "Marlin" in kernel else f" Its log names {kernel}, so this isn't Marlin's speed."
+    return f"{own[0].label} over {reference}: {'; '.join(told)}.{wrong}" if told else wrong.strip()
+
+
+def _fit_line(one: Headroom) -> str:
+    size = f"By arithmetic, unquantized, {one.weights_bytes / 1e9:.1f} GB of weights"
+    if not one.fits:
+        return f"{size} don't fit on one {one.card.name}: at least {one.cards_needed} of them are needed."
+    return (
+        f"{size} fit on one {one.card.name} and leave {one.left_bytes / GIB:.1f} GiB, at most {one.kv_tokens:,} tokens of KV cache: "
         f"{one.kv_tokens // 8192} contexts of 8,192 tokens."
     )

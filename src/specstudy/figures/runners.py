@@ -35,7 +35,7 @@ def _own(cells: Sequence[Cell]) -> list[Speedup]:
 
 
 def _what(one: Speedup) -> tuple[object, ...]:
-    return one.cell.variant, one.cell.load.concurrency
+    return one.cell.variant, one.cell.records[-1].draft_folder, one.cell.load.concurrency
 
 
 def _runner(one: Speedup) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from specstudy.analysis import Cell, Family, Interval, Variant, family_of
+from specstudy.analysis.families import family_labels
 from specstudy.figures.picture import STYLE
 
 LINES = ("-", "--", ":", "-.")
@@ -46,15 +47,16 @@ def _kind(family: Family) -> str:
 def short_names(families: Sequence[Family]) -> dict[Family, str]:
     """A name for each that fits into a figure: the method's, or the draft's where two drafts of one method are shown."""
     kinds = [_kind(family) for family in families]
-    return {family: NAMES.get(kind, kind) if kinds.count(kind) == 1 else family.label for family, kind in zip(families, kinds, strict=True)}
+    labels = family_labels(families)
+    return {family: NAMES.get(kind, kind) if kinds.count(kind) == 1 else labels[family] for family, kind in zip(families, kinds, strict=True)}
 
 
 def short_labels(variants: Sequence[Variant]) -> dict[Variant, str]:
     """The same with K; a variant of the engine stands for its baseline, and follows a method's name."""
-    names = short_names(list(dict.fromkeys(family_of(variant) for variant in variants)))
+    names = short_names(list(dict.fromkeys(map(_however_served, variants))))
 
     def label(variant: Variant) -> str:
-        method = names[family_of(variant)] + (f" K={variant.num_speculative_tokens}" if variant.num_speculative_tokens else "")
+        method = names[_however_served(variant)] + (f" K={variant.num_speculative_tokens}" if variant.num_speculative_tokens else "")
         if variant.engine_variant is None:
             return method
         return variant.engine_variant if variant.method == "none" else f"{method}, {variant.engine_variant}"
@@ -66,11 +68,15 @@ def looks(variants: Sequence[Variant]) -> dict[Variant, Look]:
     """A look for each; the K of a family in rising order, under each variant of the engine, get a full line, then a broken one, and so on."""
     found = {}
     for variant in variants:
-        own = sorted({_place(other) for other in variants if family_of(other) == family_of(variant)})
+        own = sorted({_place(other) for other in variants if _however_served(other) == _however_served(variant)})
         index = own.index(_place(variant))
         colour, marker = family_style(family_of(variant))
         found[variant] = Look(colour, marker, LINES[index % len(LINES)], FILLS[index % len(FILLS)])
     return found
+
+
+def _however_served(variant: Variant) -> Family:
+    return Family(variant.method, variant.draft)
 
 
 def _place(variant: Variant) -> tuple[str, int]:

@@ -18,6 +18,7 @@ class Text:
         return self.markdown
 
 
+NOTHING = Text("–")  # where the page has said once that there are no records; an empty text is drawn as an empty box
 NOTHING_TO_COMPARE = Text("*No method has a good repeat beside a baseline of the same allocation, so there is nothing to compare.*")
 NO_RECORDS = Text("*No records, so there is nothing to show here.*")
 

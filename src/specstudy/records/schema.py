@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
@@ -10,6 +11,8 @@ Evidence = Literal["real", "shape", "published"]
 Method = Literal["none", "ngram", "suffix", "draft_model", "eagle3", "peagle", "dflash"]
 Pattern = Literal["closed", "poisson", "steps", "trace"]
 Status = Literal["ok", "failed"]
+
+SPECULATIVE_CONFIG = "--speculative-config"  # vLLM's flag; its value is JSON
 
 P99_NEEDS = 300  # values; from fewer a 99th percentile is one of the three largest, so none is given
 
@@ -144,6 +147,14 @@ class Record(BaseModel):
     host_cpus: int = stated("Processors that this process may use", "count", ge=1)
     host_other_cpu_share: float | None = measured("Processor time that neither the server nor the load generator used, over all processor time", "fraction")
     dataset_sha256: str = stated("SHA-256 over the pool of prompts that the cell drew from")
+
+    @property
+    def draft_folder(self) -> str | None:
+        """Name of the folder that the server read its draft from, None without one. Of a packed head it ends in a hash of the files."""
+        argv = self.server_argv
+        at = argv.index(SPECULATIVE_CONFIG) + 1 if SPECULATIVE_CONFIG in argv[:-1] else 0
+        model = json.loads(argv[at]).get("model") if at else None
+        return None if model is None else str(model).rstrip("/").rpartition("/")[2]
 
     @model_validator(mode="after")
     def _failure_says_why(self) -> Record:

@@ -99,11 +99,48 @@ def _marks(axes: Axes, run: ScalingRun) -> None:
 
 def run_facts(run: ScalingRun) -> str:
     """One sentence of figures on a run."""
-    return (
-        f"Scale-out decided {seconds(run.decided_s)} after the step; {run.replicas_needed} replicas, the fewest that suffice, ready after "
-        f"{seconds(run.enough_ready_s)}; latency good again after {seconds(run.recovered_s)}; at most {run.replicas_max} replicas; back at the minimum "
-        f"{seconds(run.back_to_min_s)} after the load fell; {run.failed} of {run.num_prompts:,} requests lost."
+    facts = (
+        f"Scale-out decided {seconds(run.decided_s)} after the step" if run.decided_s is not None else "No scale-out decided",
+        f"{run.replicas_needed} replicas, the fewest that suffice, ready {_after(run.enough_ready_s)}" if run.replicas_needed else "",
+        f"latency good again {_after(run.recovered_s)}",
+        f"at most {run.replicas_max} replicas",
+        f"back at the minimum {seconds(run.back_to_min_s)} after the load fell"
+        if run.back_to_min_s is not None
+        else f"not back at the minimum {run.stages[2][1]:.0f} s after the load fell",
+        f"{run.failed} of {run.num_prompts:,} requests lost.",
     )
+    return "; ".join(fact for fact in facts if fact)
+
+
+def _after(value: float | None) -> str:
+    return "never" if value is None else f"after {value:.0f} s"
+
+
+def side_by_side(views: Sequence[RunView], high_s: float) -> Picture:
+    """Ready replicas and median TTFT of runs at one load, counted from the step; grey: the time that all were at 3x, a mark where one's 3x ended."""
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(SIZE_IN[0], 4.6), layout="constrained")
+        replicas, ttft = figure.subplots(2, 1, sharex=True)
+    told = []
+    for view, colour, style in zip(views, (BLUE, ORANGE, GREEN, PINK, BLACK), ("-", "--", ":", "-.", "--"), strict=False):
+        run, name = view.run, "no speculation" if view.run.method == "none" else view.method
+        replicas.step(view.samples["at_s"] - run.step_s, view.samples["ready"], where="post", color=colour, linestyle=style, label=name)
+        times, medians = view.ttft_median()
+        ttft.plot(times - run.step_s, medians / 1e3, color=colour, linestyle=style, label=name)
+        for axes in (replicas, ttft):
+            axes.axvline(run.fall_s - run.step_s, color=colour, linestyle=style, linewidth=0.8)
+        told.append(f"{name}: 3x for {run.fall_s - run.step_s:.0f} s, at most {view.samples['ready'].max():.0f} ready")
+    replicas.set_ylabel("replicas ready")
+    replicas.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ttft.axhline(views[0].run.slo_ttft_ms / 1e3, color="#444444", linestyle=":", linewidth=1, label="SLO")
+    ttft.set_ylabel("TTFT p50, 5 s (s)")
+    ttft.set_xlabel("time since the step (s); grey: 3x in all runs,\nvertical: its end in one, dotted: SLO")
+    for axes in (replicas, ttft):
+        axes.axvspan(0, high_s, color="#f0f0f0", zorder=0)
+        axes.set_ylim(bottom=0)
+    legend_above(replicas, columns=1)
+    alt = f"Ready replicas and median time to first token since the load tripled, {len(views)} runs. {'; '.join(told)}."
+    return Picture.of(figure, "The load triples: what does speculation change?", alt, kind_of(views[0].run))
 
 
 def policies_figure(found: Sequence[RunView]) -> Picture | Text:
@@ -136,13 +173,23 @@ def policies_table(found: Sequence[RunView]) -> Table | Text:
     if not found:
         return NO_RECORDS
     found = sorted(found, key=lambda view: view.label != SHIPPED)
-    rows = [{"policy": view.label, "verdict": verdict(view.run), **_figures(view.run)} for view in found]
+    alike_s = min(view.run.stages[1][1] for view in found)
+    rows = [{"policy": view.label, "verdict": verdict(view.run), **_figures(view, alike_s)} for view in found]
     ideas = " ".join(f"{name}: {TRIED[name].idea}" for name in dict.fromkeys(view.run.policy.name for view in found) if name in TRIED)
-    return Table(pd.DataFrame(rows), kind_of(found[0].run), ideas)
+    lasted = (
+        f" Within SLO: of the requests due in the first {alike_s:.0f} s at 3x, which all runs have. All else is of the whole run, and a longer one has more "
+        "time to fail in."
+        if len({view.run.stages[1][1] for view in found}) > 1
+        else f" Within SLO: of the requests due in the {alike_s:.0f} s at 3x."
+    )
+    return Table(pd.DataFrame(rows), kind_of(found[0].run), ideas + lasted)
 
 
-def _figures(run: ScalingRun) -> dict[str, object]:
+def _figures(view: RunView, alike_s: float) -> dict[str, object]:
+    run = view.run
+    share = view.good_share(run.step_s, run.step_s + alike_s)
     return {
+        "1x, 3x, 1x for (s)": stages_text(run),
         "decided": seconds(run.decided_s),
         "enough ready": seconds(run.enough_ready_s),
         "recovered": seconds(run.recovered_s),
@@ -152,8 +199,13 @@ def _figures(run: ScalingRun) -> dict[str, object]:
         "scale-downs": run.scale_downs,
         "back at minimum": seconds(run.back_to_min_s),
         "lost": run.failed,
-        "within SLO": DASH if run.goodput_share is None else f"{run.goodput_share:.1%}",
+        "within SLO": DASH if share is None else f"{share:.1%}",
     }
+
+
+def stages_text(run: ScalingRun) -> str:
+    """Like 60, 600, 180: seconds of each stage."""
+    return ", ".join(f"{length:.0f}" for _, length in run.stages)
 
 
 def verdict(run: ScalingRun) -> str:
@@ -177,12 +229,14 @@ def conclusion(view: RunView | None) -> Text:
     if view is None:
         return NO_RECORDS
     run = view.run
-    told = "vLLM replicas" if run.server == "real" else "paced stand-ins, so its times to first token say nothing of vLLM"
+    method = "without speculation" if run.method == "none" else f"with {view.method}"
+    told = f"vLLM replicas {method}" if run.server == "real" else "paced stand-ins, so its times to first token say nothing of vLLM"
     lines = [f"The run is of {told}; control plane {run.kubernetes_version}, autoscaler every {run.sync_period_s:g} s, a window of {run.metric_window_s:g} s."]
     lines.append(run_facts(run))
     lines.append(_shared(view))
     reached = verdict(run)
-    lines.append("It meets every bound of this chapter." if reached == "holds" else f"It fails a bound of this chapter: {reached}.")
+    over = f"over {run.stages[1][1]:.0f} s at 3x and {run.stages[2][1]:.0f} s after it"
+    lines.append(f"It meets every bound of this chapter, {over}." if reached == "holds" else f"It fails a bound of this chapter, {over}: {reached}.")
     return bullets(lines)
 
 
@@ -190,7 +244,7 @@ def _shared(view: RunView) -> str:
     """What sharing one device costs a request of real replicas; nothing of stand-ins, which share none."""
     run = view.run
     alone, together = view.decode_s(0, run.step_s), view.decode_s(run.fall_s - SETTLED_S, run.fall_s)
-    if run.server != "real" or not alone or not together:
+    if run.server != "real" or not view.one_machine or not alone or not together:
         return ""
     return (
         f"From its first to its last token a request took {alone:.2f} s before the step and {together:.2f} s in the last {SETTLED_S:.0f} s of the high load "

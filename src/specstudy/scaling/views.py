@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ from specstudy.records.schema import P99_NEEDS
 from specstudy.scaling.record import LoadedRuns, ScalingRun
 
 BIN_S = 5.0
+AS_DEPLOYED = ("as deployed",)  # the command line in the record of a cluster of one's own
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,35 @@ class RunView:
     @property
     def label(self) -> str:
         """The policy's name, with the speculation method if there is one."""
-        method = "" if self.run.method == "none" else f", {self.run.draft or self.run.method} K={self.run.num_speculative_tokens}"
+        method = "" if self.run.method == "none" else f", {self.method}"
         return self.run.policy.name + (f", {self.variant}" if self.variant else "") + method
+
+    @property
+    def method(self) -> str:
+        """Like smollm2-135m-eagle3 K=5; none without speculation."""
+        name, k = self.run.draft or self.run.method, self.run.num_speculative_tokens
+        return name if k is None else f"{name} K={k}"
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether replicas and control plane ran where the load came from; a cluster's record states the load generator's machine, and no other."""
+        return self.run.server_argv != AS_DEPLOYED
 
     @cached_property
     def ttft_ms(self) -> pd.Series:
-        """Time to first token of each request, from its scheduled arrival; a lost request's is infinite."""
-        return ((self.requests["first_token_s"] - self.requests["scheduled_s"]) * 1e3).fillna(np.inf)
+        """Time to first token of each request, from its scheduled arrival; a lost request's is infinite, whatever came of it before."""
+        taken = (self.requests["first_token_s"] - self.requests["scheduled_s"]) * 1e3
+        return taken.where(self.requests["status"] == "ok", np.inf).fillna(np.inf)
+
+    def ttft_of(self, begin_s: float, end_s: float) -> pd.Series:
+        """`ttft_ms` of the requests that were due in [begin, end)."""
+        due = self.requests["scheduled_s"]
+        return self.ttft_ms[(due >= begin_s) & (due < end_s)]
+
+    def good_share(self, begin_s: float, end_s: float) -> float | None:
+        """Of the requests that were due in [begin, end), those within the SLO; None without one."""
+        found = self.ttft_of(begin_s, end_s)
+        return float((found <= self.run.slo_ttft_ms).mean()) if len(found) else None
 
     def decode_s(self, begin_s: float, end_s: float) -> float | None:
         """Median time from the first to the last token, in s, of the good requests that were due in [begin, end); None without one."""
@@ -66,18 +89,23 @@ class RunView:
         return (edges[:-1] + edges[1:]) / 2, arrived / BIN_S, good / BIN_S
 
 
-def views(loaded: LoadedRuns) -> list[RunView]:
-    """Good runs, oldest first; of several with one policy, window, server and method the newest alone."""
-    newest: dict[tuple[object, ...], ScalingRun] = {}
-    for run in sorted(loaded.runs, key=lambda run: run.started_at):
-        if run.status == "ok":
-            newest[(run.policy, run.slots_window_s, run.server, run.method, run.draft)] = run
+def every(loaded: LoadedRuns) -> list[RunView]:
+    """Good runs, oldest first."""
+    good = sorted((run for run in loaded.runs if run.status == "ok"), key=lambda run: run.started_at)
     requests, samples = loaded.requests.to_pandas(), loaded.samples.to_pandas()
-    last = {run.policy.name: run for run in newest.values()}
-    return [
-        RunView(run, requests[requests["record_id"] == run.record_id], samples[samples["record_id"] == run.record_id], _variant(run, last[run.policy.name]))
-        for run in newest.values()
-    ]
+    return [RunView(run, requests[requests["record_id"] == run.record_id], samples[samples["record_id"] == run.record_id]) for run in good]
+
+
+def views(loaded: LoadedRuns) -> list[RunView]:
+    """Good runs, oldest first; of several with one policy, window, server, method, draft and K the newest alone."""
+    newest: dict[tuple[object, ...], RunView] = {}
+    for view in every(loaded):
+        run = view.run
+        key = (run.policy, run.slots_window_s, run.server, run.method, run.draft, run.num_speculative_tokens)
+        newest.pop(key, None)
+        newest[key] = view
+    last = {view.run.policy.name: view.run for view in newest.values()}
+    return [replace(view, variant=_variant(view.run, last[view.run.policy.name])) for view in newest.values()]
 
 
 def _variant(run: ScalingRun, last: ScalingRun) -> str:
@@ -90,7 +118,7 @@ def _variant(run: ScalingRun, last: ScalingRun) -> str:
     return ", ".join(parts)
 
 
-def of_policy(found: Sequence[RunView], name: str) -> RunView | None:
-    """The newest run of that policy; real servers before stand-ins, without speculation before with it."""
-    own = [view for view in reversed(found) if view.run.policy.name == name]
+def of_policy(found: Sequence[RunView], name: str | None) -> RunView | None:
+    """The newest run of that policy, or of any; real servers before stand-ins, without speculation before with it."""
+    own = [view for view in reversed(found) if name in (None, view.run.policy.name)]
     return min(own, key=lambda view: (view.run.server != "real", view.run.method != "none"), default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -105,3 +106,38 @@ def test_repeats_made_with_other_packages_are_left_out() -> None:
     before, after = series("same", 0, 100, NONE, packages={"torch": "2.10.0"}), series("same", 60, 200, NONE, packages={"torch": "2.11.0"})
     (found,) = group([*before, *after[:2]], REQUESTS)
     assert [one.output_tokens_per_s for one in found.records] == [200, 201]
+
+
+def served_from(folder: str) -> dict[str, Any]:
+    """A server's command line with the draft in this folder."""
+    return {"server_argv": ("python", "--speculative-config", json.dumps({"method": "eagle3", "model": f"$SPECSTUDY_CACHE/drafts/{folder}"}), "--port", "1")}
+
+
+def test_a_record_says_which_folder_its_draft_lay_in() -> None:
+    assert record(**served_from("one-0123456789abcdef")).draft_folder == "one-0123456789abcdef"
+    assert record(**EAGLE).draft_folder is None
+    lookup = ("python", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}')
+    assert record(server_argv=lookup).draft_folder is None
+
+
+def test_of_two_heads_of_one_name_only_the_one_measured_last_is_shown() -> None:
+    """The older one's K = 5 would else lie on one curve with the newer one's K = 3."""
+    deeper = {**EAGLE, "num_speculative_tokens": 5}
+    plain = series("here", 0, 100, NONE)
+    older = [*series("here", 3, 200, EAGLE, **served_from("one-aaaaaaaa")), *series("here", 6, 400, deeper, **served_from("one-aaaaaaaa"))]
+    other = series("here", 9, 150, OTHER, **served_from("other-cccccccc"))
+    newer = series("here", 12, 300, EAGLE, **served_from("one-bbbbbbbb"))
+    cells = group([*plain, *older, *other, *newer], REQUESTS)
+    assert [cell.label for cell in cells] == ["baseline", "one K=3", "other K=3"]
+    # 300/100, 301/101, 302/102: a geometric mean of 2.98; the older head's own would be 1.99.
+    assert ratios([*plain, *older, *other, *newer])["one"] == 2.98
+    assert [cell.label for cell in group([*plain, *older, *other], REQUESTS)] == ["baseline", "one K=3", "one K=5", "other K=3"]
+
+
+def test_gpus_stay_side_by_side_when_a_head_is_replaced_on_one_of_them() -> None:
+    """Without the older head's records the right GPU would seem to begin after the left one's end."""
+    left = [*series("left", 1, 100, NONE), *series("left", 4, 200, OTHER)]
+    older, newer = (series("right", minute, 150, EAGLE, **served_from(f"one-{digest * 8}")) for minute, digest in ((0, "a"), (13, "b")))
+    cells = group([*left, *older, *series("right", 10, 50, NONE), *newer], REQUESTS)
+    assert [cell.label for cell in cells] == ["baseline (GPU 1)", "baseline (GPU 2)", "one K=3 (GPU 2)", "other K=3 (GPU 1)"]
+    assert {record.draft_folder for cell in cells for record in cell.records} == {None, "one-bbbbbbbb"}

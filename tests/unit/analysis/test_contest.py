@@ -8,7 +8,9 @@ import pytest
 from scipy import stats
 from tests.standin.synthetic import repeats
 
-from specstudy.analysis import Cell, Family, Inflection, best_k, inflection, inflections, same_k
+from specstudy.analysis import Cell, Family, Inflection, best_k, eagle3_and_31, families, inflection, inflections, same_k
+from specstudy.analysis.contest import contenders
+from specstudy.analysis.families import at, family_labels
 
 OURS, THEIRS = Family("peagle", "p"), Family("eagle3", "e")
 
@@ -112,3 +114,20 @@ def test_contests_of_two_workloads_at_one_concurrency_are_no_series() -> None:
     ]
     with pytest.raises(ValueError, match="one workload"):
         inflection(same_k(cells, OURS, THEIRS))
+
+
+def test_two_ways_to_serve_the_target_are_never_mixed() -> None:
+    """P-EAGLE was served as fp8 alone: it is set against EAGLE-3 as fp8, not against the faster EAGLE-3 as awq that comes first."""
+    fp8, awq = {"engine_variant": "fp8"}, {"engine_variant": "awq"}
+    head, other = {"method": "eagle3", "draft": "e", "num_speculative_tokens": 3}, {"method": "peagle", "draft": "p", "num_speculative_tokens": 3}
+    cells = [repeats([300, 300], **head, **awq), repeats([100, 100], **head, **fp8), repeats([120, 120], **other, **fp8)]
+    pair = contenders(cells)
+    assert pair == (Family("peagle", "p", "fp8"), Family("eagle3", "e", "fp8"))
+    assert [one.ratio.estimate for one in (*same_k(cells, *pair), *best_k(cells, *pair))] == [pytest.approx(1.2)] * 2
+    assert [[k for k in at(cells, family, cells[0].load)] for family in families(cells)] == [[3], [3], [3]]
+    assert list(family_labels(families(cells)).values()) == ["awq, e", "fp8, e", "p"]
+    assert contenders(cells[::2]) is None
+    newer = repeats([90, 90], method="eagle3", draft="e3.1", num_speculative_tokens=3, **fp8)
+    assert eagle3_and_31([*cells, newer]) == (Family("eagle3", "e", "fp8"), Family("eagle3", "e3.1", "fp8"))
+    assert eagle3_and_31([cells[0], newer]) == (Family("eagle3", "e", "awq"), None)
+    assert eagle3_and_31([newer]) == (None, Family("eagle3", "e3.1", "fp8"))

@@ -150,3 +150,14 @@ def test_input_per_output_counts_tokens_of_all_requests() -> None:
 def test_a_throughput_reaches_a_break_even_only_with_its_whole_interval(low: float, high: float, told: str) -> None:
     middle = 133.0 if told == "above" else 112.0
     assert reaches(Interval(middle, low, high, 3), 125) == told
+
+
+def test_each_way_to_serve_the_target_has_a_best_change_of_its_own() -> None:
+    """As fp8 it is twice as fast as its baseline, as awq three times as fast: one would hide the other."""
+    cells = [
+        repeats([speed * gain] * 3, engine_variant=name, **method)
+        for name, speed, gains in (("fp8", 100.0, (1, 2)), ("awq", 200.0, (1, 3)))
+        for gain, method in zip(gains, ({}, {"method": "eagle3", "draft": "a head", "num_speculative_tokens": 3}), strict=True)
+    ]
+    found = {one.speedup.cell.variant.engine_variant: one.ratio.estimate for one in best_changes(cost_changes(cells))}
+    assert found == {"fp8": pytest.approx(1 / 2), "awq": pytest.approx(1 / 3)}

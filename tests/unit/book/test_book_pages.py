@@ -11,6 +11,7 @@ import pytest
 from tests.standin.synthetic import chapter_04, chapter_05, repeats, write
 
 from specstudy.book import answers, open_chapter, runner_note, shipped_heads
+from specstudy.catalog.packed_files import packed_sha256
 from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table
 
@@ -133,6 +134,8 @@ def test_heads_that_never_saw_a_long_prompt_say_so_beside_long_contexts(tmp_path
     assert "1,100" not in shipped_heads(tmp_path).data_note(chat).markdown
     long = {**CARD["data"], "sources": [{**CARD["data"]["sources"][0], "long_answers": 3}]}
     (tmp_path / "two" / "card.json").write_text(json.dumps({**CARD, "name": "two", "data": long}))
+    assert "Of these heads one was not trained on prompts over 1,100 tokens and the others were" in shipped_heads(tmp_path).data_note(cells).markdown
+    (tmp_path / "one" / "card.json").write_text(json.dumps({**CARD, "name": "one", "data": long}))
     assert "1,100" not in shipped_heads(tmp_path).data_note(cells).markdown
 
 
@@ -174,3 +177,73 @@ def test_a_card_is_shown_with_its_numbers(tmp_path: Path) -> None:
     assert "half-width" not in acceptance.frame and "vLLM 0 by specstudy drafts measure" in acceptance.note
     assert isinstance(checks, Table) and checks.frame["made-up"].tolist() == ["ok: vocab_size 16"]
     assert isinstance(heads.facts(), Table)
+
+
+def served(folder: str) -> dict[str, Any]:
+    """An EAGLE-3 server whose head lay in this folder."""
+    config = json.dumps({"method": "eagle3", "model": f"$SPECSTUDY_CACHE/drafts/{folder}"})
+    return {"method": "eagle3", "draft": "smollm2-135m-eagle3", "num_speculative_tokens": 3, "server_argv": ("python", "--speculative-config", config)}
+
+
+@pytest.fixture
+def folder() -> str:
+    """Where the shipped EAGLE-3 head lies once it is unpacked."""
+    return f"smollm2-135m-eagle3-{packed_sha256(ROOT / 'data/drafts/smollm2-135m-eagle3')[:16]}"
+
+
+REPLACED = f"smollm2-135m-eagle3-{'0' * 16}"
+
+
+def test_a_page_says_that_its_records_are_of_another_head_than_is_shipped(results: Path, folder: str) -> None:
+    def note(served_from: str) -> str:
+        one = repeats([1.0, 2.0, 3.0], chapter="04_eagle3", **served(served_from)).records
+        write(results, ((record, []) for record in one), "h200-smollm2")
+        return open_chapter("04_eagle3", "h200-smollm2", results_dir=str(results)).note.markdown
+
+    told = note(REPLACED)
+    assert f"**Measured with other drafts than are shipped now:** smollm2-135m-eagle3 was served from {REPLACED}, and data/drafts holds other files" in told
+    for known in (folder, "smollm2-135m-eagle3"):  # the shipped one; and a folder whose name says nothing
+        assert "other drafts" not in note(known)
+
+
+def test_the_first_page_says_so_too(tmp_path: Path) -> None:
+    write(
+        tmp_path, ((record.model_copy(update={"server_argv": served(REPLACED)["server_argv"]} if record.draft else {}), rows) for record, rows in chapter_04())
+    )
+    assert f"smollm2-135m-eagle3 was served from {REPLACED}" in answers(str(tmp_path)).markdown
+
+
+def test_the_page_of_the_cards_names_the_chapters_that_were_measured_with_other_heads(results: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECSTUDY_RESULTS", str(results))
+    for profile, served_from in (("cpu-smollm2", folder), ("h200-smollm2", REPLACED)):
+        write(results, ((record, []) for record in repeats([1.0], chapter="04_eagle3", **served(served_from)).records), profile)
+    facts = shipped_heads().facts()
+    assert isinstance(facts, Table) and facts.note is not None
+    assert facts.note.endswith("which had other files: smollm2-135m-eagle3 in chapter 04 of h200-smollm2.")
+    write(results, ((record, []) for record in repeats([1.0], chapter="04_eagle3", **served(folder)).records), "h200-smollm2")
+    again = shipped_heads().facts()
+    assert isinstance(again, Table) and again.note is not None and "other files" not in again.note
+
+
+def test_a_card_says_nothing_of_a_head_that_was_replaced_since(folder: str) -> None:
+    newer = repeats([1.0], method="eagle3", draft="smollm2-135m-eagle3.1", num_speculative_tokens=3)
+    assert "By their cards" in shipped_heads().data_note([repeats([1.0], **served(folder)), newer]).markdown
+    assert "isn't on a card" in shipped_heads().data_note([repeats([1.0], **served(REPLACED)), newer]).markdown
+
+
+def test_heads_that_were_trained_further_are_told_with_all_they_learned_from(tmp_path: Path) -> None:
+    """Tokens of both trainings; one whose first training isn't kept can't be said to have learned from the same prompts."""
+    cells = [repeats([1.0], method="eagle3", draft=name, num_speculative_tokens=3) for name in ("one", "two")]
+    stage = {"name": "two", "command": "train", "prompts": 10, "prompts_sha256": SHA, "steps": 5, "tokens_seen": 1_000_000, "seconds": 1, "device": "a"}
+    start = {"name": "two", "weights_sha256": SHA, "tokens_seen": 1_000_000}
+
+    def note(started: dict[str, Any]) -> str:
+        for name, training in (("one", CARD["training"]), ("two", {**CARD["training"], "tokens_seen": 500_000, "started_from": started})):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "card.json").write_text(json.dumps({**CARD, "name": name, "training": training}))
+        return shipped_heads(tmp_path).data_note(cells).markdown
+
+    told = note({**start, "stages": [{**stage, "learning_rate": 0.001}]})
+    assert "learned from different prompts" in told and "two 1.5 million" in told
+    assert "what they began with was trained on isn't kept" in note(start)
+    assert "two an unknown number" in note({**start, "tokens_seen": None})

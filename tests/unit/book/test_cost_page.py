@@ -95,11 +95,12 @@ def test_your_own_price_moves_every_cost_in_proportion(results: Path) -> None:
     assert "$9.00 an hour (your own price)" in own.note.markdown
 
 
-def test_a_gpu_without_a_price_is_left_out_and_named(tmp_path: Path) -> None:
-    write(tmp_path, changed(chapter_04(small=True), gpu="NVIDIA GH200 480GB"), "h200-smollm2")
+@pytest.mark.parametrize("gpu", ["NVIDIA GH200 480GB", "NVIDIA H200 NVL", "NVIDIA H100 PCIe"])
+def test_a_gpu_without_a_price_is_left_out_and_named(gpu: str, tmp_path: Path) -> None:
+    write(tmp_path, changed(chapter_04(small=True), gpu=gpu), "h200-smollm2")
     costs = open_costs(results_dir=str(tmp_path))
     assert not costs.parts
-    assert "no price of NVIDIA GH200 480GB is on file" in costs.note.markdown
+    assert f"no price of {gpu} is on file" in costs.note.markdown
 
 
 def test_without_records_the_price_lists_stand_alone(tmp_path: Path) -> None:

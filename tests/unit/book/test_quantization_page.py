@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +80,12 @@ def test_without_records_the_arithmetic_stands_and_the_rest_says_what_is_missing
     page = open_quantization(results_dir=str(tmp_path))
     assert page.memory().evidence == "simulated"
     assert "29,441" in repr(page.memory_table())
-    missing = (page.servers(), page.speed(), page.speed_table(), page.machine(), page.limits(), page.limits_table(), page.limits_text(), page.quality())
-    assert all(isinstance(part, Text) and "measured" in part.markdown for part in missing)
-    assert "Not measured yet: tokens/s, TPOT" in page.conclusion().markdown
+    missing = (page.servers(), page.speed(), page.speed_table(), page.machine(), page.limits(), page.limits_table(), page.limits_text())
+    assert all(repr(part) == "–" for part in missing)
+    assert isinstance(page.quality(), Text)
+    assert page.note.markdown.count("records of chapter 01_quantization") == 1
+    assert "`specstudy measure 01_quantization --profile h200-llama-3.3-70b-shape`" in page.note.markdown
+    assert [line.split(", unquantized, ")[0] for line in page.conclusion().markdown.splitlines()] == ["- By arithmetic"] * 2
 
 
 def test_every_part_is_drawn_from_the_records(recorded: Path) -> None:
@@ -101,5 +106,90 @@ def test_every_part_is_drawn_from_the_records(recorded: Path) -> None:
 def test_the_conclusion_names_the_fastest_and_what_is_missing(recorded: Path) -> None:
     told = open_quantization(results_dir=str(recorded)).conclusion().markdown
     assert "At fixed-128 c=1 fp8 serves most" in told
-    assert "fp8-marlin over fp8: 0.8" in told
+    assert "fp8-marlin is next, 0.8" in told
     assert [line for line in told.splitlines() if "Not measured yet" in line] == [f"- Not measured yet: {name}." for name in ("awq", "awq-marlin", "bf16")]
+
+
+def variant(name: str, rates: dict[int, tuple[float, ...]], **fields: Any) -> Iterator[tuple[Record, list[RequestRow]]]:
+    """One of the engine's variants: tokens/s of each repeat by concurrency."""
+    for concurrency, values in rates.items():
+        for repeat, rate in enumerate(values):
+            own = record(
+                **{
+                    "profile": PROFILE,
+                    "chapter": "01_quantization",
+                    "evidence": "shape",
+                    "allocation": ALLOCATION,
+                    "gpu": "NVIDIA H200",
+                    "method": "none",
+                    "draft": None,
+                    "num_speculative_tokens": None,
+                    "workload": "fixed-128",
+                    "record_id": f"{zlib.crc32(f'{name} {concurrency} {repeat}'.encode()):016x}",
+                    "engine_variant": name,
+                    "concurrency": concurrency,
+                    "repeat": repeat,
+                    "output_tokens_per_s": rate,
+                    **fields,
+                }
+            )
+            yield own, [request(own.record_id, 0, prompt_tokens=512, completion_tokens=128)]
+
+
+def told_of(folder: Path, *made: Iterator[tuple[Record, list[RequestRow]]]) -> list[str]:
+    write(folder, chain(*made), PROFILE)
+    return open_quantization(results_dir=str(folder)).conclusion().markdown.splitlines()
+
+
+def test_two_variants_that_are_equal_within_the_noise_share_the_first_place(tmp_path: Path) -> None:
+    """By hand: awq-marlin is faster by 1 in one repeat and slower by 1 in the other."""
+    told = told_of(tmp_path, variant("fp8", {1: (45.0, 46.0)}), variant("awq", {1: (78.0, 79.0)}), variant("awq-marlin", {1: (79.0, 78.1)}))
+    (line,) = [line for line in told if "serves most" in line]
+    assert line.startswith("- At fixed-128 c=1 awq-marlin serves most, 78.5") and "not told apart from awq (" in line and "; over fp8 it is 1.7" in line
+
+
+def test_a_variant_that_is_clearly_behind_is_the_next_one_not_a_tie(tmp_path: Path) -> None:
+    told = told_of(tmp_path, variant("fp8", {1: (45.0, 45.1)}), variant("awq", {1: (78.0, 78.1)}))
+    (line,) = [line for line in told if "serves most" in line]
+    assert "not told apart" not in line and "; fp8 is next, 0.58" in line
+
+
+def test_marlin_beside_fp8_where_it_wins_and_where_it_loses(tmp_path: Path) -> None:
+    """The reference is fp8 whatever was measured first."""
+    marlin = variant("fp8-marlin", {1: (50.0, 50.1), 32: (700.0, 701.0)}, started_at=NOON, linear_kernel="MarlinFP8ScaledMMLinearKernel")
+    told = told_of(tmp_path, marlin, variant("fp8", {1: (45.0, 45.1), 32: (960.0, 961.0)}, started_at=NOON + timedelta(hours=1)))
+    (line,) = [line for line in told if line.startswith("- fp8-marlin over fp8: ")]
+    first, second = line.split("; ")
+    assert "1.11 (" in first and first.endswith("at fixed-128 c=1, faster")
+    assert second.startswith("0.73 (") and second.endswith("at fixed-128 c=32, slower.")
+
+
+def test_a_switch_that_forced_nothing_is_told(tmp_path: Path) -> None:
+    told = told_of(tmp_path, variant("fp8", {1: (45.0, 46.0)}), variant("fp8-marlin", {1: (45.0, 46.0)}, linear_kernel="CutlassFP8ScaledMMLinearKernel"))
+    assert any(line.endswith("Its log names CutlassFP8ScaledMMLinearKernel, so this isn't Marlin's speed.") for line in told)
+
+
+def test_what_the_unquantized_server_had_and_served(tmp_path: Path) -> None:
+    """640 tokens a request: 13,000 of cache hold 20 of them."""
+    told = told_of(tmp_path, variant("bf16", {1: (26.0, 26.2)}, kv_cache_tokens=13_000))
+    (line,) = [line for line in told if line.startswith("- Measured, unquantized on NVIDIA H200")]
+    assert "13,000 tokens of KV cache, 20 requests of this chapter's length (640 tokens)" in line and "it served 26.1" in line
+
+
+def test_a_variant_that_ran_out_of_memory_is_no_unmeasured_one(tmp_path: Path) -> None:
+    nothing: dict[str, Any] = {"status": "failed", "error": "the server ended: out of memory", "output_tokens_per_s": None}
+    told = told_of(tmp_path, variant("fp8", {1: (45.0, 46.0)}), variant("bf16", {1: (0.0,)}, **nothing))
+    assert "- bf16 was tried and failed: the server ended: out of memory" in told
+    assert not any(line.startswith("- Not measured yet: bf16") or "Measured, unquantized" in line for line in told)
+    assert "**Failed:** bf16 at fixed-128 c=1, repeat 1" in open_quantization(results_dir=str(tmp_path)).note.markdown
+
+
+def test_a_variant_has_one_place_in_both_figures(recorded: Path) -> None:
+    """Its colour goes by the place; zeta was measured first and is the last by name."""
+    early = variant("zeta", {1: (50.0, 50.1)}, started_at=NOON - timedelta(hours=1), quantization="fp8", target="llama-3.3-70b-shape", tpot_ms_mean=20.0)
+    write(recorded, chain(early, rows()), PROFILE)
+    page = open_quantization(results_dir=str(recorded))
+    speed, limits = page.speed(), page.limits()
+    assert isinstance(speed, Picture) and isinstance(limits, Picture)
+    places = [[alt.index(f" {name}: ") for name in ("zeta", "fp8", "fp8-marlin")] for alt in (speed.alt, limits.alt)]
+    assert places[0] == sorted(places[0]) and places[1] == sorted(places[1])

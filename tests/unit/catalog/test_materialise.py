@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -16,8 +17,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from specstudy.catalog.load import load_draft, load_target
-from specstudy.catalog.materialise import draft_folder, target_folder
-from specstudy.catalog.models import Draft, FolderSource, HubSource, PrunedSource, Target
+from specstudy.catalog.materialise import draft_folder, same_content, target_folder
+from specstudy.catalog.models import Draft, FolderSource, GgufSource, HubSource, PrunedSource, Target, WheelFile
 from specstudy.errors import AssetError
 
 Write = Callable[[str, dict[str, object]], Path]
@@ -100,6 +101,8 @@ def test_a_pruned_draft_whose_entry_changed_is_made_anew(tiny_model: Path) -> No
     changed = before.model_copy(update={"source": PrunedSource(kind="pruned", of="tiny", layers=(0, 1, 2))})
     depths = [json.loads((draft_folder(one) / "config.json").read_text())["num_hidden_layers"] for one in (before, changed, before)]
     assert depths == [2, 3, 2]
+    name = draft_folder(before).name
+    assert (same_content(before, name), same_content(changed, name), same_content(before, "tiny-pruned")) == (True, False, None)
 
 
 def test_a_layer_that_the_target_lacks_is_refused_and_nothing_is_kept(tiny_model: Path, cache: Path) -> None:
@@ -166,3 +169,25 @@ def test_a_target_with_a_list_entry_per_layer_can_be_pruned(tiny_model: Path) ->
 def test_a_target_folder_with_a_folder_inside_can_be_pruned(tiny_model: Path) -> None:
     (tiny_model / "original").mkdir()
     draft_folder(pruned((0, 2)))
+
+
+GGUF = {"package": "no-such-model", "version": "1.0", "sha256": "0" * 64, "member": "model.gguf"}
+
+
+def converted(**changes: str) -> Target:
+    """A target that is a GGUF file in a wheel."""
+    source = GgufSource(kind="gguf_wheel", wheel=WheelFile(**{**GGUF, **changes}))
+    return Target(name="tiny-gguf", title="", licence="MIT", source=source)
+
+
+def test_a_converted_gguf_is_found_by_the_file_that_it_was_made_from(root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that goes by the name alone may hold what another version of the entry named, so it isn't taken."""
+    said = '{"kind":"gguf_wheel","wheel":{"package":"no-such-model","version":"1.0","sha256":"' + "0" * 64 + '","member":"model.gguf"}}'
+    folder = cache / "models" / f"tiny-gguf-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+    for made in (folder, cache / "models" / "tiny-gguf"):
+        made.mkdir(parents=True)
+    assert target_folder(converted()) == folder.resolve()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    for changes in ({"version": "1.1"}, {"sha256": "1" * 64}, {"member": "other.gguf"}):
+        with pytest.raises(AssetError, match="no-such-model"):
+            target_folder(converted(**changes))

@@ -68,6 +68,15 @@ def test_offers_belong_to_the_gpu_that_a_record_names() -> None:
     assert prices == sorted(prices)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA H100 PCIe", "NVIDIA H100 NVL", "2 x NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GH200 144G HBM3e"],
+)
+def test_another_card_of_the_same_generation_has_no_price(name: str) -> None:
+    """The offers on file are all of SXM cards, whose memory and power the others do not have."""
+    assert gpu_prices(name) == []
+
+
 def offer(number: int, usd: float) -> GpuPrice:
     page = "https://a"
     return GpuPrice.model_validate(
@@ -75,6 +84,7 @@ def offer(number: int, usd: float) -> GpuPrice:
             "id": f"h200/p{number}",
             "provider": f"p{number}",
             "gpu": "H200",
+            "card": "NVIDIA H200",
             "offer": "one",
             "usd_per_gpu_hour": usd,
             "min_gpus": 1,
@@ -121,8 +131,8 @@ def test_only_a_target_whose_weights_somebody_sells_has_a_like_for_like_price() 
     assert hosted_weights_of("llama-3.3-70b-my-finetune") == hosted_weights_of("smollm2-135m-instruct") == []
 
 
-HEADER = "id,provider,gpu,offer,usd_per_gpu_hour,min_gpus,commitment,price_page,read_on,source,note"
-GOOD = "h200/a,A,H200,one,4.5,1,on demand,https://a,2026-11-29,https://a,"
+HEADER = "id,provider,gpu,card,offer,usd_per_gpu_hour,min_gpus,commitment,price_page,read_on,source,note"
+GOOD = "h200/a,A,H200,NVIDIA H200,one,4.5,1,on demand,https://a,2026-11-29,https://a,"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -156,3 +157,17 @@ def test_a_manifest_says_what_was_measured_over_the_baseline() -> None:
     )
     assert "under 0.95" in ngram.over_baseline
     assert [line.partition(":")[0] for line in slower(resolved({name: OVERLAYS[name] for name in ("eagle3", "ngram")}))] == ["ngram"]
+
+
+def test_a_manifest_says_that_another_head_of_that_name_was_measured() -> None:
+    found = resolve(OVERLAYS["eagle3"])
+    assert found.evidence is not None
+    name = found.evidence.records[0].draft_folder
+    assert name is not None
+    argv = tuple(word.replace(name, f"smollm2-135m-eagle3-{'0' * 16}") for word in found.evidence.records[0].server_argv)
+    other = [one.model_copy(update={"server_argv": argv}) for one in found.evidence.records]
+    changed = replace(found, evidence=replace(found.evidence, records=tuple(other)))
+    said = objects.deployment(changed)["metadata"]["annotations"]["specstudy/evidence"]
+    assert said.endswith(", with other files of smollm2-135m-eagle3 than are shipped now")
+    elsewhere = replace(changed, wanted=changed.wanted.model_copy(update={"draft_id": "somebody/head"}))
+    assert "other files" not in objects.deployment(elsewhere)["metadata"]["annotations"]["specstudy/evidence"]

@@ -9,7 +9,7 @@ import pytest
 from tests.standin.heads import card_for
 from tests.unit.drafts.conftest import MakeHead
 
-from specstudy.drafts.card import Acceptance, Card, Packing, Tried, acceptance_table, card_text, facts_table, read_card, write_card
+from specstudy.drafts.card import Acceptance, Card, Packing, StartedFrom, Tried, acceptance_table, card_text, facts_table, read_card, write_card
 from specstudy.errors import ConfigError
 
 
@@ -82,3 +82,31 @@ def test_the_text_holds_facts_acceptance_and_what_was_tried(card: Card) -> None:
     assert "| chat | 3 | 1 | 0 | 2.5 | 0.05 | 0.70 0.50 0.30 | 1000 |" in lines
     assert "| code | 3 | 1 | 0 | 2.5 |  | 0.70 0.50 0.30 | 1000 |" in lines
     assert "| two / layers | nothing |" in lines
+
+
+def test_the_card_of_a_head_that_was_trained_further_holds_every_training(card: Card) -> None:
+    def further(before: Card, command: str, tokens: int) -> Card:
+        start = StartedFrom(name=before.name, weights_sha256="b" * 64, tokens_seen=before.training.tokens_in_all, stages=before.stages or ())
+        training = before.training.model_copy(update={"tokens_seen": tokens, "seconds": 3.0, "started_from": start})
+        return before.model_copy(update={"command": command, "training": training})
+
+    second = further(card, "train --from one", 1_000)
+    third = further(second, "train --from two", 20)
+    assert [one.command for one in third.stages or ()] == ["none: random weights", "train --from one", "train --from two"]
+    facts = dict(facts_table([third])[card.name])
+    assert facts["trained before by"] == (
+        "none: random weights (3 steps, 1,536 tokens, 2 s on cpu; 200 prompts, aaaaaaaaaaaa); "
+        "then train --from one (3 steps, 1,000 tokens, 3 s on cpu; 200 prompts, aaaaaaaaaaaa)"
+    )
+    assert (facts["tokens seen"], facts["tokens seen in all"], facts["training time in all"]) == ("20", "2,556", "8 s")
+    assert facts["command"] == "train --from two"
+    assert "started from" not in facts_table([card]).index
+
+
+def test_a_card_that_keeps_no_earlier_training_says_so(card: Card) -> None:
+    start = {"name": "one", "weights_sha256": "b" * 64, "tokens_seen": 1536}  # as cards were written before they kept the trainings
+    older = Card.model_validate({**card.model_dump(), "training": {**card.training.model_dump(), "started_from": start}})
+    facts = dict(facts_table([older])[card.name])
+    assert older.stages is None
+    assert (facts["trained before by"], facts["tokens seen in all"]) == ("not kept on this card", "3,072")
+    assert "training time in all" not in facts

@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from tests.standin.heads import KINDS, Kind, card_for
 from tests.unit.drafts.conftest import HIDDEN, LAYERS, VOCAB, MakeHead, edit_config, word_tokenizer
 
+from specstudy.catalog.packed import weights_sha256
 from specstudy.drafts.card import Card, NormFlags
 from specstudy.drafts.check import CHECKS, Finding, check_head, findings_table
+from specstudy.drafts.checkpoint import read_head
 from specstudy.errors import ConfigError
 
 Tensors = dict[str, torch.Tensor]
@@ -148,7 +150,7 @@ FAULTS: list[tuple[str, Kind, Plant, str]] = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_good_head_passes_every_check(kind: Kind, make_head: MakeHead, target: Path) -> None:
     folder = make_head(kind)
-    findings = check_head(folder, target, card_for(kind, folder, target))
+    findings = check_head(folder, target, card_for(kind, folder, target, weights_sha256=weights_sha256(read_head(folder).tensors)))
     assert {one.check: one.verdict for one in findings} == dict.fromkeys(CHECKS, "ok")
 
 
@@ -183,6 +185,14 @@ def test_a_target_whose_tokens_have_other_ids(make_head: MakeHead, target: Path,
     assert failed(check_head(folder, other, card)) == ["tokenizer"]
 
 
+def test_a_card_of_other_weights_of_the_same_shape(make_head: MakeHead, target: Path) -> None:
+    """A head that was trained further fits the old head's card in everything else."""
+    folder = make_head("eagle3")
+    card = card_for("eagle3", folder, target, weights_sha256=weights_sha256(read_head(folder).tensors))
+    spoil("layers.0.mlp.up_proj.weight", 3, 0.5)(folder)
+    assert failed(check_head(folder, target, card)) == ["weights"]
+
+
 def test_a_card_of_another_target(make_head: MakeHead, target: Path) -> None:
     folder = make_head("eagle3")
     card = card_for("eagle3", folder, target)
@@ -194,14 +204,14 @@ def test_without_a_card_nothing_is_claimed_about_it(make_head: MakeHead, target:
     folder = make_head("eagle3.1")
     edit_config(folder, norm_output=None)
     verdicts = {one.check: one.verdict for one in check_head(folder, target)}
-    assert {name for name, verdict in verdicts.items() if verdict == "not checked"} == {"method", "target", "tokenizer", "norm flags"}
+    assert {name for name, verdict in verdicts.items() if verdict == "not checked"} == {"method", "target", "tokenizer", "norm flags", "weights"}
     assert {verdict for verdict in verdicts.values()} == {"ok", "not checked"}
 
 
 def test_a_card_without_norm_flags_leaves_them_unchecked(make_head: MakeHead, target: Path) -> None:
     folder = make_head("eagle3")
     card: Card = card_for("eagle3", folder, target, norm_flags=None)
-    assert [one.check for one in check_head(folder, target, card) if one.verdict != "ok"] == ["norm flags"]
+    assert [one.check for one in check_head(folder, target, card) if one.verdict != "ok"] == ["norm flags", "weights"]
 
 
 @pytest.mark.parametrize("name", ["LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLM"])

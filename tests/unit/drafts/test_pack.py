@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import lzma
 from collections.abc import Callable, Mapping
@@ -15,9 +16,11 @@ from tests.standin.heads import KINDS, Kind, card_for, head_config, head_tensors
 from tests.unit.drafts.conftest import MakeHead, edit_config
 
 from specstudy.catalog import load_draft
-from specstudy.catalog.materialise import draft_folder
-from specstudy.catalog.packed import GROUP, WEIGHTS, unpack_head
+from specstudy.catalog.materialise import draft_folder, same_content
+from specstudy.catalog.packed import GROUP, unpack_head
+from specstudy.catalog.packed_files import WEIGHTS
 from specstudy.drafts.card import read_card, write_card
+from specstudy.drafts.check import check_head
 from specstudy.drafts.checkpoint import group_of, read_head
 from specstudy.drafts.pack import pack_head, packed_bytes
 from specstudy.errors import AssetError, ConfigError
@@ -130,7 +133,12 @@ def test_a_card_is_taken_along_with_its_packing(make_head: MakeHead, target: Pat
     packing = pack_head(folder, tmp_path / "packed", target)
     card = read_card(tmp_path / "packed")
     assert card.packing == packing
-    assert card.model_copy(update={"packing": None}) == read_card(folder)
+    assert card.model_copy(update={"packing": None, "weights_sha256": None}) == read_card(folder)
+    unpack_head(tmp_path / "packed", target, tmp_path / "again")
+    verdicts = {one.check: one.verdict for one in check_head(tmp_path / "again", target, card)}
+    assert verdicts["weights"] == "ok"
+    write_card(card, folder)
+    assert [one.check for one in check_head(folder, target, card) if one.verdict == "fail"] == ["weights"]  # 4 bits are other weights
 
 
 @pytest.mark.parametrize(
@@ -196,6 +204,23 @@ def test_a_changed_config_is_unpacked_anew(packed: Path, make_head: MakeHead, ta
     pack_head(source, packed, target, replace=True)
     assert read_head(draft_folder(load_draft("tiny-head"))).config["norm_before_residual"] is True
     assert read_head(first).config["norm_before_residual"] is False
+
+
+def test_a_folder_tells_by_its_name_whether_it_holds_the_head_of_this_checkout(packed: Path, make_head: MakeHead, target: Path) -> None:
+    draft = load_draft("tiny-head")
+    name = draft_folder(draft).name
+    assert same_content(draft, name) is True
+    assert same_content(draft, "tiny-head") is None and same_content(draft, "another-0123456789abcdef") is None
+    # Before heads were compressed, the name was a hash of the plain file.
+    plain = lzma.decompress((packed / WEIGHTS).read_bytes())
+    older = f"tiny-head-{hashlib.sha256(plain + (packed / 'config.json').read_bytes()).hexdigest()[:16]}"
+    assert older != name and same_content(draft, older) is True
+    (packed / WEIGHTS).write_bytes(lzma.compress(plain, preset=0))
+    assert (same_content(draft, older), same_content(draft, draft_folder(draft).name)) == (True, True)
+    source = make_head("eagle3")
+    set_tensor(source, "norm.weight", lambda tensor: tensor * 2)
+    pack_head(source, packed, target, replace=True)
+    assert same_content(draft, name) is False and same_content(draft, older) is False
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

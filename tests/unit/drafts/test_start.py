@@ -80,7 +80,11 @@ def test_a_packed_head_is_one_too_by_its_folder_or_its_name(head_of: MakeHead, t
     write_card(card_for("eagle3", folder, target, name="tiny-head"), folder)
     pack_head(folder, packed, target)
     found = [read_start(given, load_target("tiny"), target, recipe_of("eagle3"), silent) for given in (str(packed), "tiny-head")]
-    assert found[0].said == found[1].said == StartedFrom(name="tiny-head", weights_sha256=found[0].said.weights_sha256, tokens_seen=1536)
+    stages = read_card(packed).stages
+    assert stages is not None and [(one.name, one.command, one.tokens_seen, one.prompts) for one in stages] == [
+        ("tiny-head", "none: random weights", 1536, 200),
+    ]
+    assert found[0].said == found[1].said == StartedFrom(name="tiny-head", weights_sha256=found[0].said.weights_sha256, tokens_seen=1536, stages=stages)
     whole = load_file(folder / "model.safetensors")
     for name, tensor in found[1].head.tensors.items():
         torch.testing.assert_close(tensor, whole[name], atol=0.08, rtol=0)  # 4 bits of weights about 0.1 wide
@@ -185,7 +189,9 @@ def test_a_started_heads_loss_is_below_that_of_a_new_one_and_its_card_says_from_
     assert more.training.loss_curve[-1][1] < read_card(first).training.loss_curve[-1][1]
     seen = read_card(first).training.tokens_seen
     weights = {name: tensor for name, tensor in load_file(first / "model.safetensors").items() if name != "lm_head.weight"}
-    assert more.training.started_from == StartedFrom(name="first", weights_sha256=content_sha256(weights), tokens_seen=seen)
+    assert (start := more.training.started_from) is not None
+    assert (start.name, start.weights_sha256, start.tokens_seen) == ("first", content_sha256(weights), seen)
+    assert more.stages is not None and [(one.command, one.steps) for one in more.stages] == [("first", 40), ("more", 10)]
     assert more.training.tokens_in_all == seen + more.training.tokens_seen
     assert torch.equal(load_file(tmp_path / "more/model.safetensors")["d2t"], load_file(first / "model.safetensors")["d2t"])
     assert f"| tokens seen in all | {seen + more.training.tokens_seen:,} |" in card_text(more)

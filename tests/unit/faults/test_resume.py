@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from tests.standin.world import CHAPTER, World, finished
+import yaml
+from tests.standin.world import CHAPTER, TARGET, World, finished
 
+from specstudy.analysis import group
 from specstudy.errors import SpecstudyError
+from specstudy.records import load_requests
 from specstudy.serving import ENGINES
 
 Run = Callable[[], SpecstudyError | None]
@@ -47,6 +52,24 @@ def test_another_server_flag_is_another_cell(measured: World, run: Run) -> None:
     del measured.profile["chapters"][CHAPTER]["methods"][1]
     assert run() is None
     assert len(measured.records()) == 12
+
+
+def test_another_draft_of_the_same_name_is_measured_anew_and_never_averaged_with_the_old_one(world: World, run: Run, model_folder: Path) -> None:
+    """A head that is trained further keeps its name; the folder that it is unpacked to doesn't."""
+    plan = world.profile["chapters"][CHAPTER]
+    plan["methods"][1] = {"method": "draft_model", "draft": "small", "num_speculative_tokens": [2]}
+    plan["arrivals"] = {"concurrencies": [1]}
+    for folder in ("small-aaaaaaaa", "small-bbbbbbbb"):
+        shutil.copytree(model_folder, world.root / folder)
+        draft = {"name": "small", "title": "", "method": "draft_model", "target": TARGET, "licence": "MIT", "source": {"kind": "folder", "path": folder}}
+        (world.root / "data/drafts/small.yaml").write_text(yaml.safe_dump(draft))
+        assert run() is None
+    assert Counter(record.draft_folder for record in world.records()) == {None: 2, "small-aaaaaaaa": 2, "small-bbbbbbbb": 2}
+    served = world.requests_served()
+    assert run() is None
+    assert world.requests_served() == served
+    cells = group(world.records(), load_requests(world.records_path.with_suffix(".requests.parquet")))
+    assert [[record.draft_folder for record in cell.records] for cell in cells] == [[None, None], ["small-bbbbbbbb", "small-bbbbbbbb"]]
 
 
 def test_only_the_missing_repeat_is_measured(measured: World, run: Run) -> None:

@@ -9,7 +9,7 @@ from tests.standin.synthetic import cell, record, repeats, request
 
 from specstudy import figures
 from specstudy.analysis import Cell, inflection, same_k
-from specstudy.figures.parallel import contenders
+from specstudy.analysis.contest import contenders
 from specstudy.figures.parallel_tables import end_text
 
 OURS: dict[str, Any] = {"method": "peagle", "draft": "p", "num_speculative_tokens": 3}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.standin.synthetic import record
 
 from specstudy.figures import source_note
@@ -40,3 +42,15 @@ def test_a_commit_is_told_in_twelve_digits() -> None:
     """40 don't fit on a phone; changes beside the commit are still told."""
     assert f"commit {'ab' * 6};" in note({"git_sha": "ab" * 20})
     assert f"commit {'ab' * 6}-dirty;" in note({"git_sha": "ab" * 6 + "-dirty"})
+
+
+def test_records_of_an_earlier_head_of_the_same_name_are_counted_and_not_used() -> None:
+    def served(digest: str, minute: int) -> dict[str, object]:
+        config = json.dumps({"method": "eagle3", "model": f"$SPECSTUDY_CACHE/drafts/head-{digest}"})
+        argv = ("python", "--speculative-config", config)
+        return {"method": "eagle3", "draft": "head", "num_speculative_tokens": 3, "server_argv": argv, "started_at": f"2026-11-29T12:{minute:02}:00Z"}
+
+    told = note(served("aaaaaaaa", 0), served("aaaaaaaa", 1), served("bbbbbbbb", 2))
+    assert "2 records of another draft named head are on file and not used: head-bbbbbbbb was measured after it." in told
+    assert "1 records, the newest" in told and "1 of 1 cells rest on fewer than 3 repeats" in told
+    assert "another draft" not in note(served("aaaaaaaa", 0), served("aaaaaaaa", 1))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from specstudy.book.lab import Wanted, prepare
 from specstudy.book.saving import saving
-from specstudy.book.scaling import open_scaling
+from specstudy.book.scaling import Scaling, open_scaling
 from specstudy.catalog import recorded_dir
 from specstudy.cli import app
 from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table, Text
 from specstudy.scaling.record import load_runs
+from specstudy.scaling.scenarios import tried_policy
+from specstudy.scaling.views import AS_DEPLOYED
 from specstudy.serving.vllm import vllm_version
 
 PARTS = (
@@ -26,7 +29,7 @@ PARTS = (
     "overshoot_figure",
     "cold_start_conclusion",
     "fleet_table",
-    "measured_saving_table",
+    "measured_saving",
     "measured_saving_conclusion",
 )
 NEEDS_VLLM = pytest.mark.skipif(vllm_version() is None, reason="the command line is that of the vLLM installed here")
@@ -76,17 +79,23 @@ def test_a_lab_with_an_unknown_policy_is_refused() -> None:
         prepare(Wanted(policy="hope"))
 
 
-def test_real_runs_come_first_and_stand_ins_keep_their_own_badge(tmp_path: Path) -> None:
-    """The CPU profile's runs, and one of them as if vLLM had served it under a GPU's profile: the timeline is of the real one, the policies of the others."""
+def beside_the_recorded(folder: Path, **more: Any) -> Scaling:
+    """The CPU profile's runs, and the newest of them with the shipped policy as if vLLM had served it under a GPU's profile, with these fields changed."""
     recorded = load_runs(recorded_dir() / "cpu-smollm2")
     first = next(one for one in reversed(recorded.runs) if one.policy.name == "wait-and-slots")
-    for profile, runs in (("cpu-smollm2", recorded.runs), ("h200-smollm2", (first.model_copy(update={"server": "real", "profile": "h200-smollm2"}),))):
-        (tmp_path / profile).mkdir()
+    real = first.model_copy(update={"server": "real", "profile": "h200-smollm2", **more})
+    for profile, runs in (("cpu-smollm2", recorded.runs), ("h200-smollm2", (real,))):
+        (folder / profile).mkdir()
         for suffix in ("requests", "samples"):
             name = f"08_hpa_scaling.{suffix}.parquet"
-            (tmp_path / profile / name).symlink_to(recorded_dir() / "cpu-smollm2" / name)
-        (tmp_path / profile / "08_hpa_scaling.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in runs))
-    page = open_scaling(results_dir=str(tmp_path))
+            (folder / profile / name).symlink_to(recorded_dir() / "cpu-smollm2" / name)
+        (folder / profile / "08_hpa_scaling.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in runs))
+    return open_scaling(results_dir=str(folder))
+
+
+def test_real_runs_come_first_and_stand_ins_keep_their_own_badge(tmp_path: Path) -> None:
+    """The timeline is of the real run, the policies of the others."""
+    page = beside_the_recorded(tmp_path)
     assert page.profile == "h200-smollm2"
     note = page.note.markdown
     assert 0 < note.index("evidence: real") < note.index("evidence: stand-in")
@@ -96,7 +105,44 @@ def test_real_runs_come_first_and_stand_ins_keep_their_own_badge(tmp_path: Path)
     assert isinstance(table, Table)
     assert (timeline.evidence, policies.evidence, table.evidence) == ("real", "stand-in", "stand-in")
     assert "wait-alone" in set(table.frame["policy"])
-    assert isinstance(page.measured_saving_table(), Text)  # one run is no pair
+    assert isinstance(page.measured_saving(), Text)  # one run is no pair
+
+
+def test_a_run_with_speculation_alone_is_shown_as_one(tmp_path: Path) -> None:
+    page = beside_the_recorded(tmp_path, method="eagle3", draft="head", num_speculative_tokens=5)
+    assert "vLLM replicas with head K=5" in page.conclusion().markdown
+    assert isinstance(page.measured_saving(), Text)
+    (tmp_path / "cpu-smollm2" / "08_hpa_scaling.jsonl").unlink()
+    alone = open_scaling(results_dir=str(tmp_path))
+    assert "evidence: real" in alone.note.markdown
+    assert isinstance(alone.policies_table(), Text)  # it tells no policies apart
+
+
+def test_where_all_real_runs_failed_it_says_so_and_shows_the_stand_ins(tmp_path: Path) -> None:
+    page = beside_the_recorded(tmp_path, status="failed", error="the API server has ended", method="eagle3", draft="head", num_speculative_tokens=5)
+    assert "**Failed:** wait-and-slots, head K=5: the API server has ended" in page.note.markdown
+    timeline = page.timeline()
+    assert isinstance(timeline, Picture)
+    assert timeline.evidence == "stand-in"
+
+
+def test_a_run_on_a_cluster_of_ones_own_is_drawn_and_no_machine_is_named(tmp_path: Path) -> None:
+    """Its record states the machine that sent the load, which the replicas don't share."""
+    policy = tried_policy("wait-and-slots", 4, 90).model_copy(update={"name": "cluster"})
+    page = beside_the_recorded(tmp_path, policy=policy, server_argv=AS_DEPLOYED, kubernetes_version="1.34.1")
+    timeline = page.timeline()
+    assert isinstance(timeline, Picture)
+    assert timeline.evidence == "real"
+    assert "A cluster of Kubernetes 1.34.1" in page.note.markdown.split("The policies that failed")[0]
+    assert "on one machine" not in page.note.markdown.split("The policies that failed")[0]
+    assert "share" not in page.conclusion().markdown
+
+
+def test_a_cluster_that_speculates_is_recorded_as_such_or_refused() -> None:
+    words = ["lab", "cluster", "--kubeconfig", "none", "--url", "http://127.0.0.1:1", "--prometheus", "http://127.0.0.1:1", "--slots", "4"]
+    found = CliRunner().invoke(app, [*words, "--engine-version", "0.26.0", "--method", "eagle3"])
+    assert isinstance(found.exception, ConfigError)
+    assert found.exception.field.endswith("num_speculative_tokens")
 
 
 @NEEDS_VLLM

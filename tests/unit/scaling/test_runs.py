@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.standin.scaling import RUN, scaling_run
 
@@ -106,6 +108,36 @@ def test_only_the_newest_good_run_of_a_policy_is_shown(tmp_path: Path) -> None:
     made(tmp_path)
     later = made(tmp_path, "b", started_at=datetime(2026, 11, 30, tzinfo=UTC))
     assert [view.run.record_id for view in views(later)] == ["b"]
+
+
+def test_of_runs_that_lasted_differently_the_same_time_at_3x_is_compared(tmp_path: Path) -> None:
+    """The first 20 s of 3x are slow: of 120 s at 15/s 1,500 of 1,800 requests are good. A run said to have 60 s at 3x leaves 600 of 900 of each."""
+    alone = pictures.policies_table(views(made(tmp_path / "alone")))
+    assert isinstance(alone, Table)
+    assert list(alone.frame["within SLO"]) == ["83.3%"]
+    made(tmp_path / "both")
+    short = {"stages": ((5.0, 60.0), (15.0, 60.0), (5.0, 120.0)), "policy": tried_policy("wait-alone", 4, 5)}
+    both = pictures.policies_table(views(made(tmp_path / "both", "b", **short)))
+    assert isinstance(both, Table)
+    assert list(both.frame["within SLO"]) == ["66.7%", "66.7%"]
+    assert list(both.frame["1x, 3x, 1x for (s)"]) == ["60, 120, 60", "60, 60, 120"]
+    assert "the first 60 s at 3x, which all runs have" in both.note
+
+
+def test_a_lost_request_is_never_within_the_slo(tmp_path: Path) -> None:
+    """Its first token came, its last one didn't."""
+    loaded = made(tmp_path)
+    requests = loaded.requests.to_pandas()
+    requests.loc[requests["index"] == 0, ["status", "error"]] = ["failed", "lost"]
+    (view,) = views(replace(loaded, requests=pa.Table.from_pandas(requests, preserve_index=False)))
+    assert view.good_share(0, 0.1) == 0
+    assert view.good_share(-2, -1) is None
+
+
+def test_facts_name_what_never_came() -> None:
+    told = pictures.run_facts(run(replicas_max=1, replicas_needed=2))
+    assert "No scale-out decided; 2 replicas, the fewest that suffice, ready never; latency good again never; at most 1 replicas" in told
+    assert "not back at the minimum 60 s after the load fell; 0 of 2 requests lost." in told
 
 
 Draw = Callable[[list[Any]], Any]
