@@ -10,7 +10,7 @@ from typing import Any
 
 from specstudy.catalog.paths import cache_dir, project_root, recorded_dir
 from specstudy.errors import ServerStartError, SpecstudyError, StoreWriteError, StudyError
-from specstudy.measure import Sampling, gpu_identity, measure, record_of
+from specstudy.measure import Measured, Sampling, gpu_identity, measure, record_of, unserved
 from specstudy.plan import Cell, Plan, ServerPlan, cell_facts, enough, expected_repeat_s
 from specstudy.progress import Progress, Ticker, duration_text
 from specstudy.records import Provenance, Record, RecordStore, load_records, portable, provenance, without_port
@@ -52,7 +52,7 @@ class Ledger:
         """Good repeats of this very cell on this allocation, in order."""
         facts = cell_facts(self.plan, server.deployment, cell)
         facts |= {"allocation": self.origin.allocation, "packages": dict(self.origin.packages)}
-        argv = self._argv_without_port(server)
+        argv = self.argv(server)
         same = [
             record
             for record in self._records
@@ -60,7 +60,8 @@ class Ledger:
         ]
         return sorted(same, key=lambda record: record.repeat)
 
-    def _argv_without_port(self, server: ServerPlan) -> tuple[str, ...]:
+    def argv(self, server: ServerPlan) -> tuple[str, ...]:
+        """The server's command line as records have it, less the port."""
         argv = ENGINES[self.plan.profile.engine.name].argv(server.deployment, 0)
         return without_port(portable(argv, cache_dir()))
 
@@ -152,8 +153,8 @@ class Runner:
 
     def _group(self, together: Sequence[Work]) -> None:
         """Start them side by side; once all are up, measure one after the other while the rest stand idle."""
-        engine, folder = self._plan.profile.engine, self._store.records_path.parent / "logs"
-        wanted = [(one.server.deployment, folder / f"{self._plan.chapter}-{one.label}.log") for one in together]
+        engine = self._plan.profile.engine
+        wanted = [(one.server.deployment, self._log(one)) for one in together]
         labels = ", ".join(one.label for one in together)
         self._progress.start()
         waiting = Ticker(f"starting {'the server' if len(together) == 1 else f'{len(together)} servers'} for {labels}")
@@ -171,6 +172,7 @@ class Runner:
         left = list(one.cells)
         try:
             if isinstance(server, ServerStartError):
+                self._not_started(one, server)
                 raise server
             while left:
                 self._cell(server, one.server, left.pop(0), all_servers)
@@ -180,6 +182,15 @@ class Runner:
             self._drop(one.server, left)
             self._failures.append(f"{one.label}: {error}")
             print(f"FAILED {one.label}: {error}", flush=True)
+
+    def _log(self, one: Work) -> Path:
+        return self._store.records_path.parent / "logs" / f"{self._plan.chapter}-{one.label}.log"
+
+    def _not_started(self, one: Work, error: ServerStartError) -> None:
+        """One failed record, for the first of its cells: what was tried and didn't run is on the page, not in a log alone."""
+        cell, done = one.cells[0], self._ledger.repeats(one.server, one.cells[0])
+        measured = unserved(cell.num_prompts, cell.arrival(self._plan.profile.measuring.seed), error)
+        self._keep(measured, one.server, cell, len(done), self._facts(self._log(one), self._ledger.argv(one.server), one.server))
 
     def _drop(self, server: ServerPlan, cells: Iterable[Cell]) -> None:
         self._progress.drop(sum(len(self._ledger.expected_repeats(server, cell)) for cell in cells))
@@ -221,24 +232,28 @@ class Runner:
         )
         if idle_neighbours:  # NVML sees the device's memory as a whole
             measured = replace(measured, figures={**measured.figures, "gpu_memory_peak_gib": None})
-        facts = {**cell_facts(plan, server_plan.deployment, cell), **self._facts(server, server_plan)}
-        record = record_of(measured, {**facts, "repeat": repeat, "seed": seed, "idle_neighbours": idle_neighbours})
+        facts = {**self._facts(server.log_path, portable(server.argv, cache_dir()), server_plan), "idle_neighbours": idle_neighbours}
+        return self._keep(measured, server_plan, cell, repeat, facts)
+
+    def _keep(self, measured: Measured, server_plan: ServerPlan, cell: Cell, repeat: int, facts: dict[str, Any]) -> Record:
+        which = {"repeat": repeat, "seed": self._plan.profile.measuring.seed + repeat}
+        record = record_of(measured, {**cell_facts(self._plan, server_plan.deployment, cell), **facts, **which})
         self._store.append(record, measured.requests)
         self._ledger.add(record)
         return record
 
-    def _facts(self, server: Server, server_plan: ServerPlan) -> dict[str, Any]:
+    def _facts(self, log_path: Path, argv: tuple[str, ...], server_plan: ServerPlan) -> dict[str, Any]:
         origin, engine = self._ledger.origin, ENGINES[self._plan.profile.engine.name]
         draft = server_plan.deployment.draft_path
         return {
-            **log_facts(server.log_path),
+            **log_facts(log_path),
             "draft_weights_gib": None if draft is None else weights_size_gib(draft),
             "engine": engine.name,
             "engine_version": engine.version() or "unknown",
             "allocation": origin.allocation,
             "git_sha": origin.git_sha,
             "packages": dict(origin.packages),
-            "server_argv": portable(server.argv, cache_dir()),
+            "server_argv": argv,
             "host_cpu": origin.host_cpu,
             "host_cpus": origin.host_cpus,
         }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specstudy.analysis import Cell, input_per_output, of_main_workload
 from specstudy.book.limits import results_folder
+from specstudy.book.served_heads import other_drafts_note
 from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.catalog.models import TOKEN_DATASETS
 from specstudy.catalog.prices import GpuPrice, gpu_prices, hosted_weights_of, middle_offer, own_price
@@ -122,6 +123,8 @@ def open_costs(profile: str | None = None, mode: str = "recorded", results_dir: 
         if isinstance(part, Part):
             parts.append(part)
             told.append(f"{part.name} {badge(found.evidence)}: charged {price_text(part.price)} for each GPU.{part.imposed}")
+            if note := other_drafts_note(part.cells):
+                told.append(f"{part.name}: {note}")
         else:
             told.append(f"{found.title}: {part}")
     return Costs(tuple(parts), bullets(list(dict.fromkeys(told))) if told else NOTHING)

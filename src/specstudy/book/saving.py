@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from specstudy.analysis import Speedup, best_per_load, of_main_workload, speedups
+from specstudy.book.served_heads import other_drafts_note
 from specstudy.catalog import load_profile
 from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Table, Text, ratio_text
@@ -55,12 +56,14 @@ class Saving:
             "slower": f"so at this many slots speculation costs replicas: {counts}.",
             "no difference": f"which is within the noise, and so is any difference between {counts}.",
         }.get(self.best.verdict, f"from one repeat alone, so nothing can be said of the difference between {counts}.")
+        other = other_drafts_note([self.best.cell])
         return bullets(
             [
                 f"With {self.slots} requests in flight {best}, the best measured there, has {ratio_text(ratio)} of the baseline's throughput: "
                 f"{self.best.verdict}, {told}",
                 f"A small service counts in whole replicas: {small[base]:.0f} without, {small[best]:.0f} with at {small['requests/s']:.1f} requests/s.",
                 "An autoscaler keeps slots busy, and speculation gains least when all are: compare at the concurrency that it will hold, not at one request.",
+                *([other] if other else []),
             ]
         )
 

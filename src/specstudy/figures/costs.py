@@ -116,7 +116,7 @@ def cost_conclusion(cells: Sequence[Cell]) -> Text:
     lines = list(_memory_lines(cells))
     changes = [one for one in latency_changes(cells) if one.ttft_p50 is not None and one.ttft_p50.n > 1]
     by_load: dict[Load, list[LatencyChange]] = {}
-    for one in changes:
+    for one in sorted(changes, key=lambda one: (one.cell.load.workload, one.cell.load.concurrency or 0, one.cell.load.request_rate or 0.0)):
         by_load.setdefault(one.cell.load, []).append(one)
     bursts = [load for load, here in by_load.items() if in_bursts([one.cell for one in here])]
     if bursts:

@@ -1,6 +1,6 @@
 """One cell: warm up, drive the load, read the counters, sample the GPU, give back one record per repeat."""
 
-from specstudy.measure.cell import Measured, Sampling, measure, record_of
+from specstudy.measure.cell import Measured, Sampling, measure, record_of, unserved
 from specstudy.measure.client import Outcome, StreamClient
 from specstudy.measure.counters import Counters, read_counters
 from specstudy.measure.gpu import check_device, gpu_identity
@@ -19,4 +19,5 @@ __all__ = [
     "read_counters",
     "record_of",
     "run_async",
+    "unserved",
 ]

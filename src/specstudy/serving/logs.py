@@ -33,6 +33,30 @@ def log_facts(log_path: Path) -> dict[str, Any]:
     return facts
 
 
+# What vLLM puts before a line of its log: process, level, time, place.
+_PREFIX = re.compile(r"^\([^)]*pid=\d+\) (?:[A-Z]+ \d\d-\d\d [\d:]+ \[[^\]]*\] ?)?")
+_RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)|Exception): (.+)$")
+# Said by one process of what another one said before it.
+_SECOND_HAND = ("initialization failed", "EngineCore encountered an issue")
+_CAUSE_LENGTH = 300
+
+
+def start_failure(log_path: Path) -> str | None:
+    """The exception that ended a server before it was ready, as its log names it, in one line; None where it names none.
+
+    A log ends with what follows from it: processes that report others' ends, and tens of lines on leaked objects.
+    """
+    lines = [_PREFIX.sub("", line) for line in log_path.read_text(errors="replace").splitlines()] if log_path.is_file() else []
+    for at in reversed(range(len(lines))):
+        raised = _RAISED.match(lines[at])
+        if raised and not any(words in raised[2] for words in _SECOND_HAND):
+            # pydantic says what is wrong on the lines after
+            more = lines[at + 1].strip() if re.match(r"\d+ validation error", raised[2]) and at + 1 < len(lines) else ""
+            text = f"{raised[1]}: {raised[2]} {more}".strip()
+            return text if len(text) <= _CAUSE_LENGTH else f"{text[: _CAUSE_LENGTH - 2].rstrip()} …"
+    return None
+
+
 def _model_runner(text: str) -> str | None:
     """V1 or V2. Forced by VLLM_USE_V2_MODEL_RUNNER=0, V1 says nothing of itself, but its module's name is on its lines."""
     if "Using V2 Model Runner" in text:

@@ -18,6 +18,7 @@ from pathlib import Path
 from specstudy.errors import ConfigError, ServerDiedError, ServerStartError
 from specstudy.serving import guard
 from specstudy.serving.local import get
+from specstudy.serving.logs import start_failure
 
 POLL_S = 0.25
 LOWEST_PORT = 20_000
@@ -209,7 +210,9 @@ def _state(command: Command, process: subprocess.Popen[bytes], began: float, tim
     """The server once it is healthy, why it never will be, or None while it may be."""
     status = process.poll()
     if status is not None:
-        return ServerStartError(f"the server ended with status {status} before it was ready; its log ends:", log_tail(command.log_path))
+        cause = start_failure(command.log_path)
+        told = f"the server ended with status {status} before it was ready{'' if cause is None else f': {cause}'}; its log ends:"
+        return ServerStartError(told, log_tail(command.log_path))
     base_url = f"http://127.0.0.1:{command.port}"
     if _healthy(base_url):
         return Server(base_url, command.model, command.argv, command.log_path, process, time.monotonic() - began)

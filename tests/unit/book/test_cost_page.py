@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from tests.standin.synthetic import chapter_04, chapter_05, write
 
 from specstudy.book import open_costs
+from specstudy.book.saving import saving
 from specstudy.errors import ConfigError
 from specstudy.figures import Panels, Picture, Stack, Table
 from specstudy.records import Record, RequestRow
@@ -50,6 +52,22 @@ def test_every_gpu_profile_with_records_is_priced_by_itself_and_the_cpu_is_said_
     assert "on a CPU: not priced, since no hourly price of its processor is on file" in costs.note.markdown
     assert costs.note.markdown.count("CPU") == 1
     assert "Acceptance is imposed: llama-3.3-70b/specforge-eagle3/mtbench/k3." in costs.note.markdown
+
+
+def test_what_was_measured_with_another_head_than_is_shipped_is_priced_and_said_so(tmp_path: Path) -> None:
+    replaced = f"smollm2-135m-eagle3-{'0' * 16}"
+
+    def with_head(made: Made) -> Made:
+        for one, rows in made:
+            config = json.dumps({"method": "eagle3", "model": f"$SPECSTUDY_CACHE/drafts/{replaced}"})
+            eagle = {"draft": "smollm2-135m-eagle3", "server_argv": ("python", "--speculative-config", config)}
+            yield one.model_copy(update={"gpu": "NVIDIA H200", **(eagle if one.method == "eagle3" else {})}), rows
+
+    write(tmp_path, with_head(chapter_04(small=True)), "h200-smollm2")
+    note = open_costs("h200-smollm2", results_dir=str(tmp_path)).note.markdown
+    assert f"chapter 04: **Measured with other drafts than are shipped now:** smollm2-135m-eagle3 was served from {replaced}" in note
+    saved = saving("h200-smollm2", tmp_path)
+    assert saved is not None and saved.conclusion().markdown.count("Measured with other drafts") == int(saved.best.cell.variant.method == "eagle3")
 
 
 def test_each_part_keeps_its_evidence_and_only_what_is_sold_stands_beside_list_prices(results: Path) -> None:

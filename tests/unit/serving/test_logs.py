@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specstudy.serving import log_facts
-from specstudy.serving.logs import weights_size_gib
+from specstudy.serving.logs import start_failure, weights_size_gib
 
 GPU_V2 = """
 (APIServer pid=1374) INFO 11-29 14:55:10 [vllm.py:1109] Asynchronous scheduling is enabled.
@@ -70,3 +70,53 @@ def test_size_of_the_weight_files(tmp_path: Path) -> None:
 
 def test_a_log_that_was_removed_says_nothing(tmp_path: Path) -> None:
     assert log_facts(tmp_path / "gone.log") == {}
+
+
+# vLLM 0.32.0 on a CPU with too little memory free: the worker's error, the engine's of the worker, the server's of the engine, then leaks.
+NO_MEMORY = """
+(APIServer pid=3277) WARNING 11-30 08:01:48 [system_utils.py:255] This can cause fd limit errors like `OSError: [Errno 24] Too many open files`.
+(VllmWorker-0 pid=3524) ERROR 11-30 08:02:13 [multiproc_executor.py:953]     raise ValueError(
+(VllmWorker-0 pid=3524) ERROR 11-30 08:02:13 [multiproc_executor.py:953] ValueError: Available memory on node 0 (21.03/23.54 GiB) on startup is less
+(EngineCore pid=3401) INFO 11-30 08:02:13 [multiproc_executor.py:479] [shutdown] Executor: waiting for worker exit count=1
+(EngineCore pid=3401) ERROR 11-30 08:02:16 [core.py:1510] EngineCore failed to start.
+(EngineCore pid=3401) ERROR 11-30 08:02:16 [core.py:1510] Exception: WorkerProc initialization failed due to an exception in a background process.
+Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause.
+    raise RuntimeError(
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+nanobind: leaked 64 types!
+ - leaked type "triton._C.libtriton.ir.location"
+"""
+# The same with --max-model-len beyond the target's positions.
+TOO_LONG = """
+    s.__pydantic_validator__.validate_python(ArgsKwargs(args, kwargs), self_instance=s)
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, User-specified max_model_len (100000) is greater than the derived max_model_len
+    For further information visit https://errors.pydantic.dev/2.14/v/value_error
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (NO_MEMORY, "ValueError: Available memory on node 0 (21.03/23.54 GiB) on startup is less"),
+        (
+            TOO_LONG,
+            "ValidationError: 1 validation error for ModelConfig Value error, User-specified max_model_len (100000) is greater than the derived max_model_len",
+        ),
+        (CPU_032, None),
+        ("", None),
+    ],
+    ids=["memory", "length", "none", "empty"],
+)
+def test_what_ended_a_server_is_found_above_what_followed(tmp_path: Path, text: str, cause: str | None) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text(text)
+    assert start_failure(log) == cause
+
+
+def test_a_long_cause_is_cut_and_a_log_that_is_gone_names_none(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    assert start_failure(log) is None
+    log.write_text(f"torch.OutOfMemoryError: {'word ' * 100}\n")
+    found = start_failure(log) or ""
+    assert found.startswith("OutOfMemoryError: word word") and found.endswith(" …") and len(found) <= 300
