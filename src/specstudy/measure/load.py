@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -100,7 +101,8 @@ def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
         while thread.is_alive():
             thread.join(0.2)
     except BaseException:
-        loop.call_soon_threadsafe(task.cancel)
+        with suppress(RuntimeError):  # the load may have ended by itself just now, and its loop is closed
+            loop.call_soon_threadsafe(task.cancel)
         thread.join()
         raise
     try:

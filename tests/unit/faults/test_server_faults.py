@@ -52,7 +52,9 @@ def test_a_server_that_doesnt_start_costs_only_its_own_cells(world: World, run: 
     assert error.exit_status != 0
     assert all(part in str(error) for part in [BASELINE, *says]), error
     assert good(world) == of("ngram")
-    assert failed(world) == []
+    assert failed(world) == [("none", 1, 0)]  # its first cell, as tried and not run
+    (record,) = (record for record in world.records() if record.status == "failed")
+    assert record.error == f"not started: the server {says[0]}"
 
 
 def test_a_server_that_dies_in_mid_run(world: World, run: Run) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import statistics
 import threading
 import time
+from typing import Any
 
 import pytest
 from tests.standin.engine import StandIn
 
 from specstudy.errors import ConfigError, ServerDiedError
 from specstudy.measure import StreamClient, drive, run_async
+from specstudy.measure import load as load_module
 from specstudy.measure.load import Load
 from specstudy.workloads import Arrival, Closed, Prompt
 from specstudy.workloads.arrivals import Open
@@ -123,3 +127,16 @@ def test_run_async_works_within_a_running_loop() -> None:
 
     assert asyncio.run(notebook()) == 7
     assert not [thread for thread in threading.enumerate() if thread.name == "load"]
+
+
+def test_a_signal_that_comes_when_the_loop_has_just_closed_is_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = load_module._until_done
+
+    def and_then_a_signal(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        ended(loop, task)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)  # the thread still lives, its loop doesn't
+
+    monkeypatch.setattr(load_module, "_until_done", and_then_a_signal)
+    with pytest.raises(KeyboardInterrupt):
+        run_async(asyncio.sleep(0))
