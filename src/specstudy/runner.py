@@ -188,9 +188,9 @@ class Runner:
 
     def _not_started(self, one: Work, error: ServerStartError) -> None:
         """One failed record, for the first of its cells: what was tried and didn't run is on the page, not in a log alone."""
-        cell, done = one.cells[0], self._ledger.repeats(one.server, one.cells[0])
-        measured = unserved(cell.num_prompts, cell.arrival(self._plan.profile.measuring.seed), error)
-        self._keep(measured, one.server, cell, len(done), self._facts(self._log(one), self._ledger.argv(one.server), one.server))
+        cell, repeat = one.cells[0], len(self._ledger.repeats(one.server, one.cells[0]))
+        measured = unserved(cell.num_prompts, cell.arrival(self._seed(repeat)), error)
+        self._keep(measured, one.server, cell, repeat, self._facts(self._log(one), self._ledger.argv(one.server), one.server))
 
     def _drop(self, server: ServerPlan, cells: Iterable[Cell]) -> None:
         self._progress.drop(sum(len(self._ledger.expected_repeats(server, cell)) for cell in cells))
@@ -220,7 +220,7 @@ class Runner:
     def _repeat(self, server: Server, server_plan: ServerPlan, cell: Cell, repeat: int, idle_neighbours: int) -> Record:
         plan, rules = self._plan, self._plan.profile.measuring
         spec = plan.profile.workloads[cell.workload]
-        seed = rules.seed + repeat
+        seed = self._seed(repeat)
         prompts, warmups = cell.prompts(plan.pools[cell.workload], repeat, rules.seed)
         measured = measure(
             server,
@@ -235,8 +235,11 @@ class Runner:
         facts = {**self._facts(server.log_path, portable(server.argv, cache_dir()), server_plan), "idle_neighbours": idle_neighbours}
         return self._keep(measured, server_plan, cell, repeat, facts)
 
+    def _seed(self, repeat: int) -> int:
+        return self._plan.profile.measuring.seed + repeat
+
     def _keep(self, measured: Measured, server_plan: ServerPlan, cell: Cell, repeat: int, facts: dict[str, Any]) -> Record:
-        which = {"repeat": repeat, "seed": self._plan.profile.measuring.seed + repeat}
+        which = {"repeat": repeat, "seed": self._seed(repeat)}
         record = record_of(measured, {**cell_facts(self._plan, server_plan.deployment, cell), **facts, **which})
         self._store.append(record, measured.requests)
         self._ledger.add(record)

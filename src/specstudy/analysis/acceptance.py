@@ -118,7 +118,7 @@ def deepest_curves(cells: Sequence[Cell]) -> list[PositionCurve]:
     for family in families(cells):
         own = [cell for cell in cells if family_of(cell.variant) == family and cell.variant.method != "none"]
         if own:
-            first = min(own, key=lambda cell: (cell.load.workload, cell.load.concurrency or 0, cell.load.request_rate or 0.0))
+            first = min(own, key=lambda cell: cell.load.order)
             curve = position_curve(list(at(cells, family, first.load).values())[-1])
             if curve is not None:
                 found.append(curve)

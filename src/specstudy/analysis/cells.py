@@ -44,6 +44,11 @@ class Load:
     request_rate: float | None
 
     @property
+    def order(self) -> tuple[str, int, float]:
+        """To sort by: workload, then concurrency or rate."""
+        return self.workload, self.concurrency or 0, self.request_rate or 0.0
+
+    @property
     def label(self) -> str:
         """Like chat c=8 or chat 2/s."""
         amount = f"c={self.concurrency}" if self.concurrency is not None else f"{self.request_rate:.3g}/s"
@@ -219,9 +224,7 @@ def _order(cell: Cell) -> tuple[object, ...]:
         variant.draft or "",
         variant.num_speculative_tokens or 0,
         variant.engine_variant or "",
-        load.workload,
-        load.concurrency or 0,
-        load.request_rate or 0.0,
+        *load.order,
         cell.gpu_number or 0,
     )
 

@@ -98,4 +98,4 @@ def at(cells: Sequence[Cell], family: Family, load: Load) -> dict[int, Cell]:
 
 def loads(cells: Sequence[Cell]) -> list[Load]:
     """Every load once, by workload and then by concurrency or rate."""
-    return sorted({cell.load for cell in cells}, key=lambda load: (load.workload, load.concurrency or 0, load.request_rate or 0.0))
+    return sorted({cell.load for cell in cells}, key=lambda load: load.order)

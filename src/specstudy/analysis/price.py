@@ -132,7 +132,7 @@ def best_changes(changes: Sequence[CostChange]) -> list[CostChange]:
         if one.speedup.same_runner and (key not in best or one.ratio.estimate < best[key].ratio.estimate):
             best[key] = one
     order = list(dict.fromkeys(family for family, _ in best))
-    return [best[key] for key in sorted(best, key=lambda key: (order.index(key[0]), key[1].workload, key[1].concurrency or 0, key[1].request_rate or 0.0))]
+    return [best[key] for key in sorted(best, key=lambda key: (order.index(key[0]), key[1].order))]
 
 
 def on_another_runner(changes: Sequence[CostChange]) -> list[Family]:

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 
 from specstudy.analysis.cells import Cell, Load
+from specstudy.analysis.families import loads
 from specstudy.analysis.speedup import Speedup, against
 from specstudy.analysis.stats import CONFIDENCE, Interval
 from specstudy.analysis.weights import PRECISIONS, Precision, kv_bytes_per_token, weights_of
@@ -85,7 +86,7 @@ def variants(cells: Sequence[Cell]) -> list[str]:
 def of_variant(cells: Sequence[Cell], name: str) -> list[Cell]:
     """The cells of one variant, without speculation, by load."""
     own = [cell for cell in cells if cell.variant.engine_variant == name and cell.variant.method == "none"]
-    return sorted(own, key=lambda cell: (cell.load.workload, cell.load.concurrency or 0))
+    return sorted(own, key=lambda cell: cell.load.order)
 
 
 def over_reference(cells: Sequence[Cell], reference: str) -> list[Speedup]:
@@ -119,7 +120,7 @@ def fastest_at(cells: Sequence[Cell]) -> list[Fastest]:
     """One for each load, without speculation, in the order of the loads."""
     plain = [cell for name in variants(cells) for cell in of_variant(cells, name)]
     found = []
-    for load in sorted({cell.load for cell in plain}, key=lambda load: (load.workload, load.concurrency or 0)):
+    for load in loads(plain):
         own = [(interval.estimate, cell) for cell in plain if cell.load == load and (interval := cell.interval("output_tokens_per_s"))]
         ranked = [cell for _, cell in sorted(own, key=lambda one: -one[0])]
         if ranked:

@@ -80,4 +80,4 @@ def best_per_load(found: Sequence[Speedup]) -> list[Speedup]:
         held = best.get(speedup.cell.load)
         if held is None or speedup.ratio.estimate > held.ratio.estimate:
             best[speedup.cell.load] = speedup
-    return sorted(best.values(), key=lambda s: (s.cell.load.workload, s.cell.load.concurrency or 0, s.cell.load.request_rate or 0))
+    return sorted(best.values(), key=lambda s: s.cell.load.order)

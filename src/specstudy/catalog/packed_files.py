@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+from functools import cache
 from pathlib import Path
 
 from specstudy.errors import AssetError
@@ -18,6 +19,12 @@ def packed_sha256(folder: Path) -> str:
 
 def decompressed_sha256(folder: Path) -> str:
     """The same over the decompressed weights: it stays when they are only compressed otherwise. Raises AssetError."""
+    return _decompressed(folder, packed_sha256(folder))
+
+
+@cache
+def _decompressed(folder: Path, packed: str) -> str:
+    """Once for each content, which `packed` stands for: every page asks, and to decompress takes 30 times as long as to hash."""
     try:
         weights = lzma.decompress(_read(folder, WEIGHTS))
     except lzma.LZMAError as error:

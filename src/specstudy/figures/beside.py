@@ -92,10 +92,12 @@ def _untried_lines(found: Sequence[Untried]) -> list[str]:
 def _end_lines(cells: Sequence[Cell], found: Sequence[Beside]) -> list[str]:
     """Where the advantage ends on each data set, best K against best K."""
     pair = contenders(cells)
+    if pair is None:
+        return []
     lines = []
-    for dataset in dict.fromkeys(one.dataset for one in found) if pair is not None else ():
+    for dataset in dict.fromkeys(one.dataset for one in found):
         workload = next(one.contest.cell.load.workload for one in found if one.dataset == dataset)
-        end = inflection(best_k([cell for cell in cells if cell.load.workload == workload], *pair)) if pair is not None else None
+        end = inflection(best_k([cell for cell in cells if cell.load.workload == workload], *pair))
         if end is not None:
             lines.append(f"{dataset}, best K against best K: {end_text(end)}.")
     return lines

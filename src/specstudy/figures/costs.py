@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from specstudy.analysis import Cell, Interval, LatencyChange, Load, family_of, latency_changes, memory, rejections
+from specstudy.analysis import Cell, Interval, LatencyChange, family_of, latency_changes, memory, rejections
 from specstudy.analysis.costs import Memory
-from specstudy.analysis.families import Family, family_labels
+from specstudy.analysis.families import Family, family_labels, loads
 from specstudy.figures.prose import in_bursts
 from specstudy.figures.tables import DASH, Table, number, ratio_text, with_interval
 from specstudy.figures.text import NOTHING_TO_COMPARE, Text, bullets, not_measured
@@ -115,9 +115,7 @@ def cost_conclusion(cells: Sequence[Cell]) -> Text:
     """Memory that each draft takes, and at which loads its first token comes later or earlier."""
     lines = list(_memory_lines(cells))
     changes = [one for one in latency_changes(cells) if one.ttft_p50 is not None and one.ttft_p50.n > 1]
-    by_load: dict[Load, list[LatencyChange]] = {}
-    for one in sorted(changes, key=lambda one: (one.cell.load.workload, one.cell.load.concurrency or 0, one.cell.load.request_rate or 0.0)):
-        by_load.setdefault(one.cell.load, []).append(one)
+    by_load = {load: [one for one in changes if one.cell.load == load] for load in loads([one.cell for one in changes])}
     bursts = [load for load, here in by_load.items() if in_bursts([one.cell for one in here])]
     if bursts:
         lines.append(
