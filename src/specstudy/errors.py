@@ -71,10 +71,11 @@ class AssetError(SpecstudyError):
 
 
 class ServerError(SpecstudyError):
-    """Something is wrong with a serving process; the message ends with its last log lines."""
+    """Something is wrong with a serving process: `reason` says what, and the message ends with the last lines of its log, or of the one named."""
 
-    def __init__(self, what: str, log_tail: str = "") -> None:
-        super().__init__(f"{what}\n{log_tail}".rstrip())
+    def __init__(self, reason: str, log_tail: str = "", *, log: str = "its log") -> None:
+        super().__init__(f"{reason}; {log} ends:\n{log_tail}" if log_tail else reason)
+        self.reason = reason
 
 
 class ServerStartError(ServerError):

@@ -11,7 +11,7 @@ from specstudy.book.limits import results_folder
 from specstudy.book.served_heads import other_drafts_note
 from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.catalog.models import TOKEN_DATASETS
-from specstudy.catalog.prices import GpuPrice, gpu_prices, hosted_weights_of, middle_offer, own_price
+from specstudy.catalog.prices import Charged, GpuPrice, gpu_prices, hosted_weights_of, middle_offer, own_price
 from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Panels, Picture, Shown, Stack, Table, Text, badge
 from specstudy.figures.price import change_table, cost_picture, cost_table, price_text, utilization_table
@@ -28,13 +28,13 @@ NOTHING = Text("*No profile has records of a GPU with a price on file, so no cos
 
 @dataclass(frozen=True)
 class Part:
-    """One chapter's records of one profile, with the offers for its GPU and the one that is charged."""
+    """One chapter's records of one profile, with the offers for its GPU, if any, and the price that is charged."""
 
     profile: Profile
     chapter: str
     cells: tuple[Cell, ...]
     offers: tuple[GpuPrice, ...]
-    price: GpuPrice
+    price: Charged
 
     @property
     def name(self) -> str:
@@ -93,8 +93,8 @@ class Costs:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """Models of the GPUs that were measured, each once; the H200 if there is none."""
-        return tuple(dict.fromkeys(part.price.gpu for part in self.parts)) or (DEFAULT_GPU,)
+        """Models of the GPUs that were measured and that somebody lets, each once; the H200 if there is none."""
+        return tuple(dict.fromkeys(part.offers[0].gpu for part in self.parts if part.offers)) or (DEFAULT_GPU,)
 
     def conclusion(self) -> Text:
         """For each part: the cheapest cell, what speculation changes, and what may be compared with a list price."""
@@ -109,17 +109,17 @@ def open_costs(profile: str | None = None, mode: str = "recorded", results_dir: 
     """What can be priced: the chapters that compare methods of every profile with a GPU's records, or of `profile` alone.
 
     Mode "live" reads what the other chapters have measured into `results_dir`, by default ./results. `usd_per_gpu_hour` is
-    charged instead of the offer in the middle of those on file. Raises ConfigError for an unknown mode or profile, or a price not above 0.
+    charged instead of the offer in the middle of those on file, also for a GPU without one. Raises ConfigError for an unknown
+    mode or profile, or a price not above 0.
     """
     if mode not in ("recorded", "live"):
         raise ConfigError.unknown("mode", mode, ("recorded", "live"))
-    if usd_per_gpu_hour is not None:
-        own_price(gpu_prices(DEFAULT_GPU)[0], usd_per_gpu_hour)  # a bad price is refused before anything is read
+    own = None if usd_per_gpu_hour is None else own_price(usd_per_gpu_hour)
     folder = results_folder(mode, results_dir)
     parts: list[Part] = []
     told: list[str] = []
     for found, chapter in _recorded(folder, profile):
-        part = _part(found, chapter, folder, usd_per_gpu_hour)
+        part = _part(found, chapter, folder, own)
         if isinstance(part, Part):
             parts.append(part)
             told.append(f"{part.name} {badge(found.evidence)}: charged {price_text(part.price)} for each GPU.{part.imposed}")
@@ -140,7 +140,7 @@ def _recorded(folder: Path, wanted: str | None) -> list[tuple[Profile, str]]:
     return found
 
 
-def _part(profile: Profile, chapter: str, folder: Path, usd_per_gpu_hour: float | None) -> Part | str:
+def _part(profile: Profile, chapter: str, folder: Path, own: Charged | None) -> Part | str:
     """The part, or the reason why there is none."""
     if profile.hardware != "gpu":
         return "not priced, since no hourly price of its processor is on file."
@@ -150,10 +150,9 @@ def _part(profile: Profile, chapter: str, folder: Path, usd_per_gpu_hour: float 
         return f"not priced: {error}"
     name = cells[0].records[-1].gpu if cells else None
     offers = gpu_prices(name) if name else []
-    if not offers:
-        return f"not priced, since no price of {name or 'its GPU'} is on file."
-    price = middle_offer(offers)
-    return Part(profile, chapter, tuple(cells), tuple(offers), price if usd_per_gpu_hour is None else own_price(price, usd_per_gpu_hour))
+    if own is None and not offers:
+        return f"not priced, since no price of {name or 'its GPU'} is on file; give your own as the parameter usd_per_gpu_hour."
+    return Part(profile, chapter, tuple(cells), tuple(offers), own or middle_offer(offers).charged)
 
 
 def _beside(part: Part, own: Picture | Text) -> Shown:

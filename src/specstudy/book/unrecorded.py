@@ -21,7 +21,7 @@ def unrecorded(profile: Profile, chapter: str, cells: Sequence[Cell]) -> str:
         have.setdefault(cell.variant, set()).add(_key(cell.load.workload, cell.load.pattern, cell.load.concurrency, cell.load.request_rate))
     engines = tuple(variant.name for variant in plan.variants)
     lacking = [sentence for engine in engines or (None,) for spec in plan.methods for sentence in _of_method(plan, spec, engine, have)]
-    return f"**Planned and not recorded:** {'; '.join(lacking)}." if lacking else ""
+    return f"**Planned and not measured:** {'; '.join(lacking)}." if lacking else ""
 
 
 def _of_method(plan: ChapterPlan, spec: MethodSpec, engine: str | None, have: Mapping[Variant, set[Load]]) -> Iterator[str]:

@@ -6,6 +6,7 @@ A price is an input of a cost, not a measurement: list prices without tax, stora
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import date
 from urllib.parse import urlsplit
 
@@ -17,7 +18,6 @@ from specstudy.catalog.rows import Named, named_rows
 from specstudy.errors import ConfigError
 
 FOLDER = "prices"
-OWN = "your own price"
 COUNT = re.compile(r"^\d+ x ")
 
 
@@ -37,6 +37,14 @@ class Price(Named):
         return urlsplit(self.source).hostname != urlsplit(self.price_page).hostname
 
 
+@dataclass(frozen=True)
+class Charged:
+    """What a page charges for an hour of one GPU, in US dollars, and whose price that is: a seller's on a day, or the reader's own."""
+
+    usd_per_gpu_hour: float
+    whose: str
+
+
 class GpuPrice(Price):
     """The hire of one GPU with its share of the host, in US dollars an hour."""
 
@@ -46,6 +54,11 @@ class GpuPrice(Price):
     usd_per_gpu_hour: Positive
     min_gpus: int = Field(ge=1, description="GPUs that are let together")
     commitment: str
+
+    @property
+    def charged(self) -> Charged:
+        """The offer as what a page charges."""
+        return Charged(self.usd_per_gpu_hour, f"{self.provider}, {self.read_on}")
 
 
 class TokenPrice(Price):
@@ -81,11 +94,11 @@ def middle_offer(prices: list[GpuPrice]) -> GpuPrice:
     return sorted(prices, key=lambda row: (row.usd_per_gpu_hour, row.id))[len(prices) // 2]
 
 
-def own_price(offer: GpuPrice, usd_per_gpu_hour: float) -> GpuPrice:
-    """The reader's own price for the GPU of `offer`. Raises ConfigError unless it is above 0."""
+def own_price(usd_per_gpu_hour: float) -> Charged:
+    """The reader's own price for a GPU, whether an offer of it is on file or not. Raises ConfigError unless it is above 0."""
     if not 0 < usd_per_gpu_hour < float("inf"):
         raise ConfigError("usd_per_gpu_hour", usd_per_gpu_hour, "a price above 0")
-    return offer.model_copy(update={"usd_per_gpu_hour": usd_per_gpu_hour, "provider": OWN, "offer": "a parameter of the page", "note": None})
+    return Charged(usd_per_gpu_hour, "your own price")
 
 
 def token_prices() -> list[TokenPrice]:

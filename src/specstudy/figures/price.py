@@ -21,7 +21,7 @@ from specstudy.analysis import (
     family_of,
     on_another_runner,
 )
-from specstudy.catalog.prices import OWN, GpuPrice
+from specstudy.catalog.prices import Charged, GpuPrice
 from specstudy.figures.picture import Picture, canvas
 from specstudy.figures.style import bars, concurrency_axis, family_style, legend_above, short_labels, short_names, variants_of
 from specstudy.figures.tables import Table, number, ratio_text
@@ -45,13 +45,12 @@ def usd_text(interval: Interval) -> str:
     return f"{usd(interval.estimate)} ({usd(interval.low)[1:]} to {high})"
 
 
-def price_text(price: GpuPrice) -> str:
+def price_text(price: Charged) -> str:
     """Like $4.50 an hour (Nebius, 2026-09-25), or $2.00 an hour (your own price)."""
-    whose = price.provider if price.provider == OWN else f"{price.provider}, {price.read_on}"
-    return f"${price.usd_per_gpu_hour:.2f} an hour ({whose})"
+    return f"${price.usd_per_gpu_hour:.2f} an hour ({price.whose})"
 
 
-def cost_picture(cells: Sequence[Cell], price: GpuPrice) -> Picture | Text:
+def cost_picture(cells: Sequence[Cell], price: Charged) -> Picture | Text:
     """Dollars a million output tokens over concurrency on a log scale, each method at its cheapest K, with 95 % intervals."""
     shown = cheapest_k(cell_costs([cell for cell in cells if cell.load.concurrency], price.usd_per_gpu_hour))
     if not shown:
@@ -95,12 +94,12 @@ def _k(one: CellCost) -> str:
     return f" (K={k})" if k else ""
 
 
-def cost_table(cells: Sequence[Cell], prices: Sequence[GpuPrice], price: GpuPrice) -> Table | Text:
-    """By method and load: throughput, latency, and dollars a million output tokens at the cheapest, the chosen and the dearest offer."""
+def cost_table(cells: Sequence[Cell], offers: Sequence[GpuPrice], price: Charged) -> Table | Text:
+    """By method and load: throughput, latency, and dollars a million output tokens at the price charged, the cheapest and the dearest offer, if any."""
     shown = cheapest_k(cell_costs(cells, price.usd_per_gpu_hour))
     if not shown:
         return NO_COST
-    low, high, labels = prices[0], prices[-1], _labels([one.cell for one in shown])
+    labels, ends = _labels([one.cell for one in shown]), [offers[0], offers[-1]] if offers else []
     rows = []
     for one in sorted(shown, key=_by_load):
         throughput = one.cell.interval("output_tokens_per_s")
@@ -112,13 +111,13 @@ def cost_table(cells: Sequence[Cell], prices: Sequence[GpuPrice], price: GpuPric
                 "tokens/s": _plain(throughput),
                 "TPOT p50 ms": number(one.cell.percentile("tpot_ms", 50), 2),
                 f"at ${price.usd_per_gpu_hour:.2f}/h": usd_text(one.usd_per_1m),
-                f"at ${low.usd_per_gpu_hour:.2f}/h": usd(one.usd_per_1m.estimate * low.usd_per_gpu_hour / price.usd_per_gpu_hour),
-                f"at ${high.usd_per_gpu_hour:.2f}/h": usd(one.usd_per_1m.estimate * high.usd_per_gpu_hour / price.usd_per_gpu_hour),
+                **{f"at ${end.usd_per_gpu_hour:.2f}/h": usd(one.usd_per_1m.estimate * end.usd_per_gpu_hour / price.usd_per_gpu_hour) for end in ends},
             }
         )
+    beside = f"cheapest {price_text(ends[0].charged)}, dearest {price_text(ends[1].charged)}" if ends else "no offer of this GPU is on file"
     note = (
         "USD per 1M output tokens, the GPU busy all the time. The prompts' time is inside, input tokens have no price of their own. "
-        f"Prices: {price_text(price)}; cheapest {price_text(low)}, dearest {price_text(high)}. Brackets: the throughput's 95 % interval "
+        f"Prices: {price_text(price)}; {beside}. Brackets: the throughput's 95 % interval "
         "carried through; a price has none. Of several K the cheapest at that load is shown, which chance flatters a little."
     )
     return Table(pd.DataFrame(rows), shown[0].cell.records[0].evidence, note)
@@ -141,7 +140,7 @@ def _plain(interval: Interval) -> str:
     return f"{interval.estimate:,.0f}" + (f" ({interval.low:,.0f} to {interval.high:,.0f})" if interval.n > 1 else "")
 
 
-def utilization_table(cells: Sequence[Cell], price: GpuPrice) -> Table | Text:
+def utilization_table(cells: Sequence[Cell], price: Charged) -> Table | Text:
     """Dollars a million output tokens where the GPU serves this load in all, 60 % and 30 % of the paid time."""
     shown = cheapest_k(cell_costs(cells, price.usd_per_gpu_hour))
     if not shown:

@@ -20,7 +20,7 @@ from specstudy.analysis import (
     on_another_runner,
     reaches,
 )
-from specstudy.catalog.prices import GpuPrice, TokenPrice, hosted_weights_of, token_prices
+from specstudy.catalog.prices import Charged, TokenPrice, hosted_weights_of, token_prices
 from specstudy.figures.price import price_text, usd_text
 from specstudy.figures.tables import ratio_text
 from specstudy.figures.text import NO_RECORDS, Text, bullets
@@ -29,7 +29,7 @@ from specstudy.figures.text import NO_RECORDS, Text, bullets
 ASKED_ABOUT = ("anthropic/sonnet-5.5", "openai/gpt-5.4")
 
 
-def cost_lines(cells: Sequence[Cell], price: GpuPrice, target: str) -> Text:
+def cost_lines(cells: Sequence[Cell], price: Charged, target: str) -> Text:
     """What the records and the price say together, as a list."""
     costs = cell_costs(cells, price.usd_per_gpu_hour)
     if not costs:
@@ -44,7 +44,7 @@ def _edge(best: CellCost, costs: Sequence[CellCost]) -> str:
     return ", the highest load" if best.cell.load.concurrency == max(one.cell.load.concurrency or 0 for one in costs) else ""
 
 
-def _cheapest(costs: Sequence[CellCost], price: GpuPrice) -> str:
+def _cheapest(costs: Sequence[CellCost], price: Charged) -> str:
     best = min(costs, key=lambda one: one.usd_per_1m.estimate)
     return (
         f"Of the loads measured, the cheapest output tokens come from {best.cell.label} at {best.cell.load.label}{_edge(best, costs)}: "

@@ -86,8 +86,7 @@ def measure(
 def unserved(asked: int, arrival: Arrival, error: ServerError) -> Measured:
     """What a load of so many requests comes to when its server doesn't start: a failure that says why. The log's last lines are left to the log."""
     base = {"record_id": uuid.uuid4().hex[:16], "started_at": datetime.now(UTC), **_arrival_fields(arrival)}
-    why = str(error).splitlines()[0].removesuffix("; its log ends:")
-    return Measured({**base, **_counts(asked, ())}, (), f"not started: {why}")
+    return Measured({**base, **_counts(asked, ())}, (), f"not started: {error.reason}")
 
 
 def _try(

@@ -75,7 +75,7 @@ class ControlPlane:
         """Raises ServerDiedError, with its log's last lines, if one of the programs has ended."""
         for name, process in self.processes.items():
             if process.poll() is not None:
-                raise ServerDiedError(f"{name} ended with status {process.returncode}; its log ends:", log_tail(self.log(name)))
+                raise ServerDiedError(f"{name} ended with status {process.returncode}", log_tail(self.log(name)))
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def _await(name: str, process: subprocess.Popen[bytes], log: Path, url: str, con
     reason = "no answer"
     while time.monotonic() - began < START_TIMEOUT_S:
         if process.poll() is not None:
-            raise ServerStartError(f"{name} ended with status {process.returncode} before it was ready; its log ends:", log_tail(log))
+            raise ServerStartError(f"{name} ended with status {process.returncode} before it was ready", log_tail(log))
         try:
             opener.open(url, timeout=5).close()
             return
@@ -207,7 +207,7 @@ def _await(name: str, process: subprocess.Popen[bytes], log: Path, url: str, con
         except OSError as error:
             reason = str(error)
         time.sleep(POLL_S)
-    raise ServerStartError(f"{name} wasn't ready within {START_TIMEOUT_S:.0f} s ({reason}); its log ends:", log_tail(log))
+    raise ServerStartError(f"{name} wasn't ready within {START_TIMEOUT_S:.0f} s ({reason})", log_tail(log))
 
 
 def _await_default_account(plane: ControlPlane) -> None:
@@ -223,5 +223,5 @@ def _await_default_account(plane: ControlPlane) -> None:
                 return
             time.sleep(POLL_S)
     raise ServerStartError(
-        "the controllers made no default service account; the controller manager's log ends:", log_tail(plane.log("kube-controller-manager"))
+        "the controllers made no default service account", log_tail(plane.log("kube-controller-manager")), log="the controller manager's log"
     )

@@ -69,12 +69,10 @@ class Lab:
         while len(self.addresses) < replicas:
             pods = list(self.agent.pods.values())
             if ended := [pod for pod in pods if pod.restarts and not pod.started]:
-                raise ServerStartError(
-                    f"replica {ended[0].name} ended, or gave no answer in time, before it was ready; its log ends:", log_tail(ended[0].log_path)
-                )
+                raise ServerStartError(f"replica {ended[0].name} ended, or gave no answer in time, before it was ready", log_tail(ended[0].log_path))
             if time.monotonic() > deadline:
                 logs = "\n".join(log_tail(pod.log_path, 8) for pod in pods[:1])
-                raise ServerStartError(f"{len(self.addresses)} of {replicas} replicas were ready after {timeout_s:.0f} s; a log ends:", logs)
+                raise ServerStartError(f"{len(self.addresses)} of {replicas} replicas were ready after {timeout_s:.0f} s", logs, log="a log")
             self.raise_if_dead()
             time.sleep(0.1)
 
@@ -83,7 +81,7 @@ class Lab:
         self.plane.raise_if_dead()
         for name, process, log in (("Prometheus", self.prometheus.process, self.prometheus.log_path), ("the adapter", self.adapter, self.adapter_log)):
             if process.poll() is not None:
-                raise ServerDiedError(f"{name} ended with status {process.returncode}; its log ends:", log_tail(log))
+                raise ServerDiedError(f"{name} ended with status {process.returncode}", log_tail(log))
 
 
 @contextmanager
@@ -132,7 +130,7 @@ def start_adapter(plane: ControlPlane, prometheus_url: str, folder: Path, port: 
         deadline = time.monotonic() + ADAPTER_START_S
         while not (now := cluster.available(objects.API_SERVICE)).startswith("True"):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise ServerStartError(f"the adapter isn't available: {now or 'no condition'}; its log ends:", log_tail(log))
+                raise ServerStartError(f"the adapter isn't available: {now or 'no condition'}", log_tail(log))
             time.sleep(0.2)
     except BaseException:
         stop(process)

@@ -104,11 +104,11 @@ def _await_ready(running: Prometheus, log: Path) -> None:
     began = time.monotonic()
     while time.monotonic() - began < START_TIMEOUT_S:
         if running.process.poll() is not None:
-            raise ServerStartError(f"Prometheus ended with status {running.process.returncode} before it was ready; its log ends:", log_tail(log))
+            raise ServerStartError(f"Prometheus ended with status {running.process.returncode} before it was ready", log_tail(log))
         try:
             get(f"{running.url}/-/ready", timeout_s=5)
         except (OSError, HTTPException):
             time.sleep(0.1)
         else:
             return
-    raise ServerStartError(f"Prometheus wasn't ready within {START_TIMEOUT_S:.0f} s; its log ends:", log_tail(log))
+    raise ServerStartError(f"Prometheus wasn't ready within {START_TIMEOUT_S:.0f} s", log_tail(log))

@@ -51,7 +51,7 @@ class Server:
         """Raises ServerDiedError, with the log's last lines, if the process has ended."""
         status = self.process.poll()
         if status is not None:
-            raise ServerDiedError(f"the server ended with status {status}; its log ends:", log_tail(self.log_path))
+            raise ServerDiedError(f"the server ended with status {status}", log_tail(self.log_path))
 
 
 def log_tail(path: Path, lines: int = LOG_LINES) -> str:
@@ -211,13 +211,13 @@ def _state(command: Command, process: subprocess.Popen[bytes], began: float, tim
     status = process.poll()
     if status is not None:
         cause = start_failure(command.log_path)
-        told = f"the server ended with status {status} before it was ready{'' if cause is None else f': {cause}'}; its log ends:"
+        told = f"the server ended with status {status} before it was ready{'' if cause is None else f': {cause}'}"
         return ServerStartError(told, log_tail(command.log_path))
     base_url = f"http://127.0.0.1:{command.port}"
     if _healthy(base_url):
         return Server(base_url, command.model, command.argv, command.log_path, process, time.monotonic() - began)
     if time.monotonic() - began > timeout_s:
-        return ServerStartError(f"the server gave no answer within {timeout_s:.0f} s; its log ends:", log_tail(command.log_path))
+        return ServerStartError(f"the server gave no answer within {timeout_s:.0f} s", log_tail(command.log_path))
     return None
 
 

@@ -121,6 +121,17 @@ def test_a_gpu_without_a_price_is_left_out_and_named(gpu: str, tmp_path: Path) -
     assert f"no price of {gpu} is on file" in costs.note.markdown
 
 
+def test_your_own_price_is_charged_for_a_gpu_that_nobody_lets(results: Path, tmp_path: Path) -> None:
+    write(tmp_path, changed(chapter_04(small=True), gpu="NVIDIA L40S"), "h200-smollm2")
+    costs, listed = open_costs(results_dir=str(tmp_path), usd_per_gpu_hour=4.5), open_costs("h200-smollm2", results_dir=str(results), usd_per_gpu_hour=4.5)
+    assert costs.gpus == ("H200",)
+    told = repr(costs.tables())
+    assert "no offer of this GPU is on file" in told and "at $4.50/h" in told and "at $3.59/h" not in told
+    assert costs.parts[0].price == listed.parts[0].price
+    for shown in (costs.pictures(), costs.utilization(), costs.conclusion(), costs.break_even(), costs.gpu_prices()):
+        assert repr(shown)
+
+
 def test_without_records_the_price_lists_stand_alone(tmp_path: Path) -> None:
     costs = open_costs(results_dir=str(tmp_path))
     for shown in (costs.note, costs.pictures(), costs.tables(), costs.changes(), costs.utilization(), costs.conclusion()):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specstudy.catalog.prices import GpuPrice, gpu_prices, hosted_weights_of, middle_offer, own_price, token_prices
+from specstudy.catalog.prices import Charged, GpuPrice, gpu_prices, hosted_weights_of, middle_offer, own_price, token_prices
 from specstudy.errors import ConfigError
 
 
@@ -108,14 +108,14 @@ def test_without_an_offer_there_is_no_middle() -> None:
 
 
 def test_your_own_price_says_so() -> None:
-    mine = own_price(offer(0, 4.5), 2.0)
-    assert (mine.usd_per_gpu_hour, mine.provider, mine.gpu) == (2.0, "your own price", "H200")
+    assert own_price(2.0) == Charged(2.0, "your own price")
+    assert offer(0, 4.5).charged == Charged(4.5, "p0, 2026-11-29")
 
 
 @pytest.mark.parametrize("usd", [0, -1, float("inf"), float("nan")])
 def test_a_price_that_is_none_is_refused(usd: float) -> None:
     with pytest.raises(ConfigError, match="usd_per_gpu_hour"):
-        own_price(offer(0, 4.5), usd)
+        own_price(usd)
 
 
 def test_a_bill_holds_the_prompts() -> None:

@@ -19,7 +19,7 @@ from specstudy.figures.price_list import bill_table, break_even_table, gpu_price
 from specstudy.figures.price_text import cost_lines
 
 OFFERS = gpu_prices("NVIDIA H200")
-NEBIUS = middle_offer(OFFERS)  # 4.50 an hour: 1,250 tokens/s cost a dollar a million
+NEBIUS = middle_offer(OFFERS).charged  # 4.50 an hour: 1,250 tokens/s cost a dollar a million
 
 
 def loads(scale: float = 1.0, **same: object) -> list[Cell]:
@@ -106,7 +106,7 @@ def test_an_open_end_is_drawn_without_a_bar() -> None:
 
 
 def test_your_own_price_is_named_and_has_no_date() -> None:
-    assert price_text(own_price(NEBIUS, 2.0)) == "$2.00 an hour (your own price)"
+    assert price_text(own_price(2.0)) == "$2.00 an hour (your own price)"
 
 
 def test_without_records_there_is_a_sentence() -> None:
