@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specstudy.analysis import Cell, of_main_workload
 from specstudy.book.limits import results_folder
+from specstudy.book.parameters import check_parameters
 from specstudy.book.served_heads import other_drafts_note
 from specstudy.book.unrecorded import unrecorded
 from specstudy.catalog import Profile, load_profile, names_in
@@ -42,6 +43,7 @@ def open_chapter(chapter: str, profile: str | None = None, mode: str = "recorded
     `profile` None: in live mode the CPU's; else the profile that has records of the chapter, a GPU's and real weights
     before others. In recorded mode a chapter without records has no cells and a note that says so.
     """
+    check_parameters(profile, mode, results_dir)
     if mode != "recorded":
         return _shown(open_study(chapter, profile or LIVE_DEFAULT, mode, results_dir))
     folder = results_folder("recorded", results_dir)
@@ -58,6 +60,7 @@ def open_chapter(chapter: str, profile: str | None = None, mode: str = "recorded
 
 def open_full_size(chapter: str, results_dir: str | None = None) -> Chapter:
     """The recorded chapter of a full-size target with random weights, beside the page's own; no cells and a note where there is none."""
+    check_parameters(results_dir=results_dir)
     folder = results_folder("recorded", results_dir)
     found = next((profile for profile in recorded_profiles(chapter, folder) if profile.evidence == "shape" and profile.hardware == "gpu"), None)
     if found is None:

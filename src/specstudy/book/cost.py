@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specstudy.analysis import Cell, input_per_output, of_main_workload
 from specstudy.book.limits import results_folder
+from specstudy.book.parameters import check_parameters
 from specstudy.book.served_heads import other_drafts_note
 from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.catalog.models import TOKEN_DATASETS
@@ -112,8 +113,7 @@ def open_costs(profile: str | None = None, mode: str = "recorded", results_dir: 
     charged instead of the offer in the middle of those on file, also for a GPU without one. Raises ConfigError for an unknown
     mode or profile, or a price not above 0.
     """
-    if mode not in ("recorded", "live"):
-        raise ConfigError.unknown("mode", mode, ("recorded", "live"))
+    check_parameters(profile, mode, results_dir)
     own = None if usd_per_gpu_hour is None else own_price(usd_per_gpu_hour)
     folder = results_folder(mode, results_dir)
     parts: list[Part] = []

@@ -12,6 +12,7 @@ from specstudy.analysis.quantization import H100, H200, Headroom, headroom, of_v
 from specstudy.analysis.shares import Share, shares
 from specstudy.book.chapter import open_chapter
 from specstudy.book.limits import machine_limits, results_folder
+from specstudy.book.parameters import check_parameters
 from specstudy.catalog import load_profile, names_in, project_root
 from specstudy.catalog.shapes import load_shape
 from specstudy.figures.limits import limit_lines, machine_table, share_figure, share_table
@@ -112,6 +113,7 @@ def open_quantization(profile: str | None = None, mode: str = "recorded", result
 
     Raises RecordError for a record of limits or quality that is something else.
     """
+    check_parameters(profile, mode, results_dir)
     chosen = profile or (_profile_that_measures_it() if mode != "recorded" else None)
     chapter = open_chapter(CHAPTER, profile=chosen, mode=mode, results_dir=results_dir)
     small = read_quality(quality_path()) if quality_path().is_file() else None

@@ -12,9 +12,9 @@ import pandas as pd
 
 from specstudy.book.chapter import recorded_profiles
 from specstudy.book.limits import results_folder
+from specstudy.book.parameters import check_parameters
 from specstudy.book.saving import COMPARISON, NOTHING, Saving, saving
 from specstudy.catalog import load_profile, names_in, recorded_dir
-from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Stack, Table, Text, badge
 from specstudy.figures.prose import short_commit
 from specstudy.figures.text import NO_RECORDS, bullets
@@ -234,8 +234,7 @@ def open_scaling(profile: str | None = None, mode: str = "recorded", results_dir
 
     `profile` None: live the CPU's, with stand-ins; else a GPU's that has runs, else the CPU's. Raises ConfigError before anything starts.
     """
-    if mode not in ("recorded", "live"):
-        raise ConfigError.unknown("mode", mode, ("recorded", "live"))
+    check_parameters(profile, mode, results_dir)
     folder = results_folder(mode, results_dir)
     if mode == "live":
         from specstudy.book.lab import Wanted, run_lab

@@ -95,9 +95,10 @@ def middle_offer(prices: list[GpuPrice]) -> GpuPrice:
 
 
 def own_price(usd_per_gpu_hour: float) -> Charged:
-    """The reader's own price for a GPU, whether an offer of it is on file or not. Raises ConfigError unless it is above 0."""
-    if not 0 < usd_per_gpu_hour < float("inf"):
-        raise ConfigError("usd_per_gpu_hour", usd_per_gpu_hour, "a price above 0")
+    """The reader's own price for a GPU, whether an offer of it is on file or not. Raises ConfigError unless it is a number above 0."""
+    number = isinstance(usd_per_gpu_hour, int | float) and not isinstance(usd_per_gpu_hour, bool)
+    if not number or not 0 < usd_per_gpu_hour < float("inf"):
+        raise ConfigError("usd_per_gpu_hour", usd_per_gpu_hour, "a price above 0, like 2.5")
     return Charged(usd_per_gpu_hour, "your own price")
 
 

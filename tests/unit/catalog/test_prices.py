@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,8 +113,8 @@ def test_your_own_price_says_so() -> None:
     assert offer(0, 4.5).charged == Charged(4.5, "p0, 2026-11-29")
 
 
-@pytest.mark.parametrize("usd", [0, -1, float("inf"), float("nan")])
-def test_a_price_that_is_none_is_refused(usd: float) -> None:
+@pytest.mark.parametrize("usd", [0, -1, float("inf"), float("nan"), "2,5", True])
+def test_a_price_that_is_none_is_refused(usd: Any) -> None:
     with pytest.raises(ConfigError, match="usd_per_gpu_hour"):
         own_price(usd)
 
