@@ -20,7 +20,8 @@ from specstudy.records import BadLine, Record, RecordStore, load_records, load_r
 from specstudy.runner import Ledger, Runner, plan_text
 from specstudy.serving import check_files, engine_named
 
-LIVE_DIR = "results"
+MODES = ("recorded", "live")
+LIVE_DEFAULT, LIVE_DIR = "cpu-smollm2", "results"
 
 
 @dataclass(frozen=True)
@@ -42,22 +43,39 @@ class Study:
         return cells
 
 
-def open_study(chapter: str, profile: str = "cpu-smollm2", mode: str = "recorded", results_dir: str | None = None) -> Study:
+def check_parameters(profile: object = None, mode: object = "recorded", results_dir: object = None) -> None:
+    """Raises ConfigError for a mode that isn't one, and for a profile or a folder that isn't text.
+
+    Papermill makes numbers and truth values of what looks like one: `-p results_dir 2026` gives a number.
+    """
+    for field, value in (("profile", profile), ("results_dir", results_dir)):
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(field, value, "text, or None; papermill keeps it as text with -r in place of -p")
+    if mode not in MODES:
+        raise ConfigError.unknown("mode", mode, MODES)
+
+
+def results_folder(mode: str, results_dir: str | None) -> Path:
+    """Where records lie: data/results in recorded mode, ./results in live mode, unless said otherwise."""
+    if results_dir:
+        return Path(results_dir).resolve()
+    return recorded_dir() if mode == "recorded" else Path(LIVE_DIR).resolve()
+
+
+def open_study(chapter: str, profile: str = LIVE_DEFAULT, mode: str = "recorded", results_dir: str | None = None) -> Study:
     """The chapter's records; in mode "live" after measuring whatever they lack.
 
     `results_dir` holds a folder for each profile. By default recorded mode reads data/results of the checkout
     (or $SPECSTUDY_RESULTS) and live mode appends to ./results. Raises ConfigError before anything starts,
     StudyError when cells failed; finished cells are kept either way.
     """
-    if mode not in ("recorded", "live"):
-        raise ConfigError.unknown("mode", mode, ("recorded", "live"))
+    check_parameters(profile, mode, results_dir)
     found = load_profile(profile)
     check_chapter(found, chapter)
+    folder = results_folder(mode, results_dir)
     if mode == "live":
-        folder = Path(results_dir or LIVE_DIR).resolve()
         run_chapter(found, chapter, folder / found.name)
-        return read_study(found, chapter, folder)
-    return read_study(found, chapter, Path(results_dir).resolve() if results_dir else recorded_dir())
+    return read_study(found, chapter, folder)
 
 
 def read_study(profile: Profile, chapter: str, results_dir: Path) -> Study:

@@ -16,7 +16,6 @@ from specstudy.analysis.elsewhere import elsewhere
 from specstudy.analysis.families import family_of
 from specstudy.book.chapter import cells_of, recorded_profiles
 from specstudy.book.heads import shipped_heads
-from specstudy.book.limits import results_folder
 from specstudy.book.served_heads import other_drafts_note
 from specstudy.figures import Table, Text, badge, on_another_runner, ratio_text
 from specstudy.figures.along import along_text, grows
@@ -25,6 +24,7 @@ from specstudy.figures.prose import short_commit, some_of
 from specstudy.figures.style import short_labels
 from specstudy.figures.tables import DASH
 from specstudy.records import load_records
+from specstudy.study import results_folder
 
 GOAL = 2.5
 COMPARISON, PARALLEL = "04_eagle3", "05_peagle"

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specstudy.analysis import Cell, of_main_workload
-from specstudy.book.limits import results_folder
-from specstudy.book.parameters import check_parameters
 from specstudy.book.served_heads import other_drafts_note
 from specstudy.book.unrecorded import unrecorded
 from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Shown, Text, engine_note, on_another_runner, source_note
 from specstudy.figures.text import NOTHING
-from specstudy.study import Study, open_study, read_study
-
-LIVE_DEFAULT = "cpu-smollm2"
+from specstudy.study import LIVE_DEFAULT, Study, check_parameters, open_study, read_study, results_folder
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specstudy.analysis import Cell, input_per_output, of_main_workload
-from specstudy.book.limits import results_folder
-from specstudy.book.parameters import check_parameters
 from specstudy.book.served_heads import other_drafts_note
 from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.catalog.models import TOKEN_DATASETS
@@ -19,7 +17,7 @@ from specstudy.figures.price import change_table, cost_picture, cost_table, pric
 from specstudy.figures.price_list import bill_table, break_even_table, gpu_price_table, token_price_picture
 from specstudy.figures.price_text import cost_lines
 from specstudy.figures.text import bullets
-from specstudy.study import read_study
+from specstudy.study import check_parameters, read_study, results_folder
 
 # Chapters that compare methods; the plain baseline's stands in where neither was recorded.
 COMPARING, BASELINE = ("04_eagle3", "05_peagle"), "03_baseline"

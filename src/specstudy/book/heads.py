@@ -10,7 +10,6 @@ import pandas as pd
 
 from specstudy.analysis import Cell, context_tokens
 from specstudy.analysis.served import other_drafts
-from specstudy.book.limits import results_folder
 from specstudy.book.served_heads import records_of, replaced_since
 from specstudy.catalog import data_dir, load_draft, load_target
 from specstudy.drafts.card import Card, acceptance_table, facts_table, read_card
@@ -19,6 +18,7 @@ from specstudy.figures import Picture, Table, Text
 from specstudy.figures.picture import STYLE, canvas
 from specstudy.figures.style import legend_above
 from specstudy.figures.tables import DASH
+from specstudy.study import results_folder
 
 TRAINED = {"eagle3", "peagle", "dflash"}
 NONE_SHIPPED = Text("*No head is shipped with this checkout yet, so there is no card to show.*")

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from specstudy.analysis import Cell
 from specstudy.analysis.shares import Share, shares
-from specstudy.catalog import recorded_dir
 from specstudy.records.machine import MachineLimits, read_limits
-from specstudy.study import LIVE_DIR
-
-
-def results_folder(mode: str, results_dir: str | None) -> Path:
-    """Where a page's records lie: data/results in recorded mode, ./results in live mode, unless said otherwise."""
-    if results_dir:
-        return Path(results_dir).resolve()
-    return recorded_dir() if mode == "recorded" else Path(LIVE_DIR).resolve()
+from specstudy.study import results_folder
 
 
 def machine_limits(cells: Sequence[Cell], mode: str = "recorded", results_dir: str | None = None) -> dict[str, MachineLimits]:

@@ -11,8 +11,7 @@ from specstudy.analysis import Cell
 from specstudy.analysis.quantization import H100, H200, Headroom, headroom, of_variant, variants
 from specstudy.analysis.shares import Share, shares
 from specstudy.book.chapter import open_chapter
-from specstudy.book.limits import machine_limits, results_folder
-from specstudy.book.parameters import check_parameters
+from specstudy.book.limits import machine_limits
 from specstudy.catalog import load_profile, names_in, project_root
 from specstudy.catalog.shapes import load_shape
 from specstudy.figures.limits import limit_lines, machine_table, share_figure, share_table
@@ -32,6 +31,7 @@ from specstudy.figures.text import NOTHING, Text
 from specstudy.records import load_records
 from specstudy.records.machine import MachineLimits
 from specstudy.records.quality import Quality, read_quality
+from specstudy.study import check_parameters, results_folder
 
 CHAPTER, MODEL, SMALL = "01_quantization", "llama-3.3-70b", "smollm2-135m-instruct"
 QUALITY = Text("*What quantization does to the small model's answers isn't measured yet; `specstudy quantize` does it.*")

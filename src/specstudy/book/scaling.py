@@ -11,8 +11,6 @@ import numpy as np
 import pandas as pd
 
 from specstudy.book.chapter import recorded_profiles
-from specstudy.book.limits import results_folder
-from specstudy.book.parameters import check_parameters
 from specstudy.book.saving import COMPARISON, NOTHING, Saving, saving
 from specstudy.catalog import load_profile, names_in, recorded_dir
 from specstudy.figures import Picture, Stack, Table, Text, badge
@@ -23,8 +21,8 @@ from specstudy.scaling.compare import NO_PAIR, Comparison, comparison_of
 from specstudy.scaling.record import CHAPTER, LoadedRuns, load_runs
 from specstudy.scaling.scenarios import SHIPPED
 from specstudy.scaling.views import RunView, every, of_policy, views
+from specstudy.study import LIVE_DEFAULT, check_parameters, results_folder
 
-LIVE_DEFAULT, LIVE_DIR = "cpu-smollm2", "results"
 FLEET_COLD_START_S = 60.0
 NO_ROWS = pd.DataFrame(), pd.DataFrame()  # of a failed run
 

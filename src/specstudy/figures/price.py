@@ -132,8 +132,7 @@ def _name(cell: Cell, labels: Mapping[Variant, str]) -> str:
 
 
 def _by_load(one: CellCost) -> tuple[object, ...]:
-    load = one.cell.load
-    return load.workload, load.concurrency or 0, load.request_rate or 0.0, one.cell.variant.method != "none", one.cell.label
+    return *one.cell.load.order, one.cell.variant.method != "none", one.cell.label
 
 
 def _plain(interval: Interval) -> str:
