@@ -14,7 +14,7 @@ from specstudy.progress import tell
 from specstudy.scaling.scenarios import SHIPPED
 
 app = typer.Typer(no_args_is_help=True, help="The one-machine Kubernetes control plane for the scaling chapter and the tests.")
-HIGHEST_RATE, LONGEST_S, HIGHEST_SEED = 1000, 4 * 3600, 2**32 - 1
+HIGHEST_RATE, LONGEST_S, HIGHEST_SEED, SLOWEST = 1000, 4 * 3600, 2**32 - 1, 100
 
 
 @app.command()
@@ -43,6 +43,10 @@ def run(
         typer.Option(help="what serves: vLLM, or paced stand-ins; by default those for a CPU's profile, vLLM for a GPU's"),
     ] = None,
     max_replicas: Annotated[int, typer.Option(min=1, help="most replicas that the autoscaler may ask for")] = 8,
+    slowdown: Annotated[
+        float | None,
+        typer.Option(min=1, max=SLOWEST, help="time of a request in a full replica over that with a quarter of its slots busy; by default from the records"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=HIGHEST_SEED)] = 0,
 ) -> None:
     """Open-loop load 1x, 3x, 1x over an autoscaled Deployment on this machine: real control plane, one record a policy."""
@@ -50,7 +54,7 @@ def run(
 
     load: dict[str, Any] = {"low_s": low_s, "high_s": high_s, "after_s": after_s, "rate": rate, "seed": seed}
     served: dict[str, Any] = {"server": server, **_speculation(method, draft, num_speculative_tokens, "lab run")}
-    wanted = [Wanted(profile, name, **load, **served, sync_s=sync_s, max_replicas=max_replicas) for name in policy or [SHIPPED]]
+    wanted = [Wanted(profile, name, **load, **served, sync_s=sync_s, max_replicas=max_replicas, slowdown=slowdown) for name in policy or [SHIPPED]]
     run_lab(wanted, results_dir.resolve())
 
 

@@ -43,7 +43,8 @@ STANDIN_RATE = 3.4
 class Wanted:
     """One run. `high_s`: how long the load is tripled. `rate`: requests/s before and after; by default the profile's.
 
-    `server`: what serves; by default stand-ins for a CPU's profile, vLLM for a GPU's.
+    `server`: what serves; by default stand-ins for a CPU's profile, vLLM for a GPU's. `slowdown`: how much longer a request takes in a full replica
+    than in one with a quarter of its slots busy; by default what the records say, and 1 for stand-ins, whose pace it sets.
     """
 
     profile: str = "cpu-smollm2"
@@ -59,6 +60,7 @@ class Wanted:
     seed: int = 0
     server: ServerKind | None = None
     max_replicas: int = 8
+    slowdown: float | None = None
 
     def stages(self, rate: float) -> tuple[tuple[float, float], ...]:
         """1x, 3x, 1x."""
@@ -98,13 +100,15 @@ def prepare(wanted: Wanted) -> Prepared:
 
 def _standin(wanted: Wanted) -> Prepared:
     argv = ("python", "-m", "specstudy.scaling.standin", "--port", str(PORT), "--served-model-name", "words", "--max-num-seqs", str(STANDIN_SLOTS))
-    replica = Replica("stand-in", "words", "paced stand-in", specstudy.__version__, STANDIN_SLOTS, argv + STANDIN_PACE)
+    slowdown = wanted.slowdown or 1.0
+    pace = STANDIN_PACE if slowdown == 1 else (*STANDIN_PACE, "--slowdown", f"{slowdown:g}")
+    replica = Replica("stand-in", "words", "paced stand-in", specstudy.__version__, STANDIN_SLOTS, argv + pace)
     load = LoadSpec(wanted.stages(wanted.rate or STANDIN_RATE), (Prompt.user("Say something."),), STANDIN_TOKENS, seed=wanted.seed)
-    return Prepared(wanted, _spec(wanted, replica, {}, STANDIN_START_S), replica, load)
+    return Prepared(wanted, _spec(wanted, replica, {}, slowdown, STANDIN_START_S), replica, load)
 
 
 def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
-    from specstudy.book.lab_vllm import half_used_rate, lab_profile, lab_prompts
+    from specstudy.book.lab_vllm import half_used_rate, lab_profile, lab_prompts, recorded_slowdown
 
     found, start_s = lab_profile(profile)
     folder = target_folder(load_target(found.target), tell)
@@ -125,7 +129,8 @@ def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
     replica = Replica("real", found.target, "vllm", version, slots, argv, wanted.method, wanted.draft, wanted.num_speculative_tokens)
     prompts, max_tokens = lab_prompts(found)
     load = LoadSpec(wanted.stages(wanted.rate or half_used_rate(found)), prompts, max_tokens, seed=wanted.seed)
-    return Prepared(wanted, _spec(wanted, replica, vllm_env(deployment), start_s, found.engine.start_timeout_s), replica, load)
+    slowdown = wanted.slowdown or recorded_slowdown(found, wanted.method, wanted.draft, wanted.num_speculative_tokens)
+    return Prepared(wanted, _spec(wanted, replica, vllm_env(deployment), slowdown, start_s, found.engine.start_timeout_s), replica, load)
 
 
 def _draft_path(wanted: Wanted, target: str) -> str | None:
@@ -141,9 +146,9 @@ def _draft_path(wanted: Wanted, target: str) -> str | None:
     return str(draft_folder(known, tell))
 
 
-def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], start_s: float, start_timeout_s: float = 60) -> LabSpec:
-    """`start_s`: what the policy takes a start to last. `start_timeout_s`: when it counts as failed."""
-    policy = tried_policy(wanted.policy, replica.slots, start_s).with_at_most(wanted.max_replicas)
+def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], slowdown: float, start_s: float, start_timeout_s: float = 60) -> LabSpec:
+    """`slowdown`, `start_s`: what the policy takes a full replica's, and a start, to be. `start_timeout_s`: when a start counts as failed."""
+    policy = tried_policy(wanted.policy, replica.slots, start_s, slowdown).with_at_most(wanted.max_replicas)
     wait_ms = next((one.target for one in policy.metrics if one.kind == "Value"), 500.0)
     pre_stop = ("python", str(Path(drain.__file__)), "2", str(DRAIN_LIMIT_S), f"http://127.0.0.1:{PORT}")
     return LabSpec(policy, replica.argv, pre_stop, rule_groups(wait_ms), env, sync_s=wanted.sync_s, start_s=start_timeout_s)

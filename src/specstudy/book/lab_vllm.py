@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from specstudy.analysis.slowdown import slowdown
 from specstudy.catalog import Profile, recorded_dir
 from specstudy.errors import ConfigError
 from specstudy.plan import make_plan
@@ -15,6 +16,7 @@ SLOTS = 4
 # Until a replica answers /health while others of it run or start beside it: 60 to 90 s on one H200 with 16 cores, about 40 s on a CPU without compilation.
 START_S = {"gpu": 90.0, "cpu": 40.0}
 CHAPTER, WORKLOAD = "03_baseline", "chat"
+COMPARED = CHAPTER, "04_eagle3"  # of the same model runner
 # Nine replicas, one of them on its way out, must fit beside each other. 1 GiB holds the four longest requests many times over; the largest
 # CUDA graph holds their tokens with K up to 15, and few graphs make a quick start.
 SLICE = {"gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 2**30, "max-cudagraph-capture-size": 64}
@@ -34,6 +36,18 @@ def lab_profile(profile: Profile) -> tuple[Profile, float]:
 def lab_prompts(profile: Profile) -> tuple[tuple[Prompt, ...], int]:
     """(prompts, output limit) of the workload that chapter 03 measures."""
     return make_plan(profile, CHAPTER, tell).pools[WORKLOAD].prompts, profile.workloads[WORKLOAD].max_tokens
+
+
+def recorded_slowdown(profile: Profile, method: str, draft: str | None, num_speculative_tokens: int | None, results: Path | None = None) -> float:
+    """How much longer a request takes in a full replica than in one with a quarter of its slots busy; 1, with a word of it, where no record says."""
+    wanted = method, draft, num_speculative_tokens
+    folder = (results or recorded_dir()) / profile.name
+    records = [record for chapter in COMPARED for record in load_records(folder / f"{chapter}.jsonl").records]
+    own = [one for one in records if (one.method, one.draft, one.num_speculative_tokens) == wanted and one.workload == WORKLOAD]
+    found = slowdown(own, SLOTS)
+    if found is None:
+        tell(f"no record of {profile.name} says how much slower a full replica is: the floor takes it for as quick as an idle one; --slowdown says it")
+    return found or 1.0
 
 
 def half_used_rate(profile: Profile, results: Path | None = None) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from specstudy.book import slower
 from specstudy.book.chapter import recorded_profiles
 from specstudy.book.saving import COMPARISON, NOTHING, Saving, saving
 from specstudy.catalog import load_profile, names_in, recorded_dir
@@ -52,10 +53,22 @@ class Scaling:
     def tried(self) -> list[RunView]:
         """Runs that tell the policies apart, all on one kind of server: the kind with most policies, the real one if they are equal."""
         kinds: dict[str, list[RunView]] = {"real": [], "stand-in": []}
-        for view in [*self.runs, *(view for view in self._beside if view.run.server == "stand-in")]:
+        for view in [*self._even, *(view for view in self._beside if view.run.server == "stand-in" and view.slowdown == 1)]:
             if view.run.method == "none":
                 kinds[view.run.server].append(view)
         return max(kinds.values(), key=lambda found: len({view.run.policy.name for view in found}))
+
+    @cached_property
+    def _even(self) -> list[RunView]:
+        """Runs but for those of stand-ins that were told to be slower when full."""
+        return [view for view in self.runs if view.slowdown == 1]
+
+    @cached_property
+    def slowed(self) -> list[RunView]:
+        """Runs of stand-ins that were told to be slower when full, all by as much as the newest."""
+        found = [view for view in [*self._beside, *self.runs] if view.slowdown > 1]
+        newest = max(found, key=lambda view: view.run.started_at, default=None)
+        return [view for view in found if newest is not None and view.slowdown == newest.slowdown]
 
     @cached_property
     def comparison(self) -> Comparison | None:
@@ -65,7 +78,7 @@ class Scaling:
     @cached_property
     def main(self) -> RunView | None:
         """The run of the shipped policy; where there is none, as on a cluster of one's own, the newest; one beside where all of the profile's own failed."""
-        return of_policy(self.runs, SHIPPED) or of_policy(self.runs or self._beside, None if self.runs else SHIPPED)
+        return of_policy(self._even, SHIPPED) or of_policy(self._even or self._beside, None if self._even else SHIPPED)
 
     @property
     def note(self) -> Text:
@@ -119,6 +132,22 @@ class Scaling:
     def policies_table(self) -> Table | Text:
         """What each policy did."""
         return pictures.policies_table(self.tried)
+
+    def slowdown_table(self) -> Table | Text:
+        """How much longer a request takes in a fuller server, as chapter 04 measured it."""
+        return slower.measured_table(self._profiles_compared, recorded_dir())
+
+    def slowdown_figure(self) -> Picture | Text:
+        """Replicas over time where a full replica is slower, with the floor that takes it so and with the one that doesn't."""
+        return pictures.policies_figure(self.slowed, "A full replica is slower: which floor holds?")
+
+    def slowdown_runs(self) -> Table | Text:
+        """What those runs did."""
+        return pictures.policies_table(self.slowed)
+
+    def slowdown_study(self) -> Table | Text:
+        """The two floors over slowdowns and loads."""
+        return slower.simulated_table(self._service_s, self.main.run.slots) if self.main else NO_RECORDS
 
     @cached_property
     def _service_s(self) -> list[float]:
@@ -209,9 +238,13 @@ class Scaling:
         return self.comparison.conclusion() if self.comparison else Text("*`specstudy lab run --server real` makes one, and with `--method` the other.*")
 
     @cached_property
+    def _profiles_compared(self) -> list[str]:
+        return [found.name for found in recorded_profiles(COMPARISON, recorded_dir())]
+
+    @cached_property
     def _saving(self) -> Saving | None:
         """From the profile with the most telling records of chapter 04: a GPU's first."""
-        names = [found.name for found in recorded_profiles(COMPARISON, recorded_dir())]
+        names = self._profiles_compared
         return next((found for name in names if (found := saving(name, recorded_dir())) is not None), None)
 
     def saving_table(self) -> Table | Text:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
+from specstudy.analysis.slowdown import slowdown
 from specstudy.deploy.objects import NAME, NAMESPACE, Object, metadata
 from specstudy.deploy.wanted import Resolved
 from specstudy.scaling.policy import HpaPolicy, shipped_policy
@@ -13,10 +16,16 @@ PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"  # the Service tha
 POLLING_S = 15  # KEDA's; the HPA's own sync period
 
 
-def policy_of(found: Resolved) -> HpaPolicy:
-    """The study's policy for this deployment's slots and cold start."""
-    wanted = found.wanted
-    return shipped_policy(found.deployment.max_num_seqs, wanted.cold_start_s, min_replicas=wanted.min_replicas, max_replicas=wanted.max_replicas)
+def policy_of(found: Resolved, others: Iterable[Resolved] = ()) -> HpaPolicy:
+    """The study's policy for this deployment's slots and cold start.
+
+    One autoscaler serves all overlays, so it allows for the largest slowdown of a full replica that was measured of any; 1 where none was.
+    """
+    wanted, slots = found.wanted, found.deployment.max_num_seqs
+    measured = [slowdown(one.evidence.records, slots) or 1.0 for one in (found, *others) if one.evidence]
+    # In tenths, so that noise between two measurements changes no manifest.
+    told = math.ceil(10 * max(measured, default=1.0)) / 10
+    return shipped_policy(slots, wanted.cold_start_s, slowdown=told, min_replicas=wanted.min_replicas, max_replicas=wanted.max_replicas)
 
 
 def wait_target_ms(policy: HpaPolicy) -> float:

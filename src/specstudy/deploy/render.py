@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def tree(found: Mapping[str, Resolved]) -> dict[str, str]:
     """Every file of the tree, path to content."""
     first = next(iter(found.values()))
     largest = max(found.values(), key=lambda one: one.weights_gib)
-    files = {**_base(first, largest), **_components(first)}
+    files = {**_base(first, largest), **_components(first, found.values())}
     for name, one in found.items():
         files |= _overlay(name, one, first)
     return files
@@ -135,8 +135,8 @@ def _base(found: Resolved, largest: Resolved) -> dict[str, str]:
     return files | _kustomization("base", namespace=objects.NAMESPACE, resources=names, configMapGenerator=generator)
 
 
-def _components(found: Resolved) -> dict[str, str]:
-    policy = autoscaling.policy_of(found)
+def _components(found: Resolved, all_of_them: Iterable[Resolved]) -> dict[str, str]:
+    policy = autoscaling.policy_of(found, all_of_them)
     monitoring, hpa, keda = (f"components/{name}" for name in ("monitoring", "hpa", "keda"))
     # Its name has no hash: nothing removes an older one, and Grafana takes neither of two dashboards with one uid.
     options = {"labels": {**objects.LABELS, **DASHBOARD_LABEL}, "disableNameSuffixHash": True}

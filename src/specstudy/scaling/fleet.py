@@ -2,7 +2,7 @@
 
 A request goes to the ready replica with the fewest requests and stays there, as with a real load balancer: a backlog
 isn't spread again when a replica is added. A replica runs up to `slots` requests; each takes a service time drawn from
-measured ones, so batching's slowdown is in the times and not modelled again.
+measured ones, longer the more of the slots are busy when it begins: `slowdown` times as long in the last free one.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Fleet:
     slots: int
     cold_start_s: float
     horizon_s: float
+    slowdown: float = 1.0
     replicas: list[_Replica] = field(default_factory=list)
     arrived_s: list[float] = field(default_factory=list)
     started_s: list[float] = field(default_factory=list)
@@ -41,6 +42,8 @@ class Fleet:
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise ConfigError("slots", self.slots, "at least 1")
+        if self.slowdown < 1:
+            raise ConfigError("slowdown", self.slowdown, "at least 1")
         if self.cold_start_s < 0 or self.horizon_s <= 0:
             raise ConfigError("cold_start_s, horizon_s", (self.cold_start_s, self.horizon_s), "a time of at least 0, and one above 0")
         seconds = int(self.horizon_s) + 2
@@ -94,7 +97,8 @@ class Fleet:
                 if replica.open and replica.unfinished == unfinished:
                     break
             start = max(now, replica.free[0], replica.ready_s)
-            end = start + service
+            busy = sum(until > start for until in replica.free)
+            end = start + service * (1 + (self.slowdown - 1) * busy / max(1, self.slots - 1))
             heapq.heapreplace(replica.free, end)
             replica.unfinished += 1
             heapq.heappush(fewest, (replica.unfinished, index))

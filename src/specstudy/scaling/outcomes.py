@@ -14,6 +14,8 @@ from specstudy.scaling.record import Sample
 
 WINDOW_S = 15.0  # of the recovery
 GOOD_SHARE = 0.95
+WAITED = 3.0  # times the first token's usual time: whoever waited so long found no slot free
+ENOUGH_WAITED = 20
 
 
 def within_slo(row: RequestRow, slo_ttft_ms: float) -> bool:
@@ -27,7 +29,8 @@ def outcomes(
     """The computed fields of a ScalingRun; None where it never happened. `stages`: low, high, low."""
     step, fall = stages[0][1], stages[0][1] + stages[1][1]
     service = service_time_s([row for row in requests if row.scheduled_s < step])
-    needed = None if service is None else max(minimum, math.ceil(stages[1][0] * service / slots - 1e-9))
+    full = full_service_time_s(requests, step)
+    needed = None if service is None else max(minimum, math.ceil(stages[1][0] * max(service, full or 0.0) / slots - 1e-9))
     before = [sample.replicas for sample in samples if sample.at_s <= step]
     start = before[-1] if before else minimum
     high = [sample for sample in samples if step < sample.at_s <= fall]
@@ -38,6 +41,7 @@ def outcomes(
     back = next((sample.at_s for sample in samples if sample.at_s > fall and sample.replicas == minimum), None)
     return {
         "service_s_mean": service,
+        "service_full_s_mean": full,
         "replicas_needed": needed,
         "replicas_max": max((sample.replicas for sample in samples), default=None),
         "replicas_low_while_high": min(held, default=None),
@@ -55,9 +59,35 @@ def service_time_s(requests: Sequence[RequestRow]) -> float | None:
 
     None without a good request.
     """
-    good = [row for row in requests if row.status == "ok" and row.first_token_s is not None and row.last_token_s is not None]
-    soonest = sorted(good, key=lambda row: (row.first_token_s or 0.0) - row.sent_s)[: max(1, len(good) // 2)]
-    return float(np.mean([(row.last_token_s or 0.0) - row.sent_s for row in soonest])) if good else None
+    soonest = _soonest(requests)
+    return float(np.mean([last - sent for sent, _, last in soonest])) if soonest else None
+
+
+def full_service_time_s(requests: Sequence[RequestRow], step: float) -> float | None:
+    """Mean time in a slot of the requests that waited for one, so that every slot was busy: first to last token, and the others' prefill.
+
+    None where fewer than ENOUGH_WAITED did.
+    """
+    soonest = _soonest([row for row in requests if row.scheduled_s < step])
+    if not soonest:
+        return None
+    prefill = float(np.median([first - sent for sent, first, _ in soonest]))
+    waited = [last - first for sent, first, last in _timed(requests) if first - sent > WAITED * prefill]
+    return prefill + float(np.mean(waited)) if len(waited) >= ENOUGH_WAITED else None
+
+
+def _timed(requests: Sequence[RequestRow]) -> list[tuple[float, float, float]]:
+    """(sent, first token, last token) of the good ones."""
+    return [
+        (row.sent_s, row.first_token_s, row.last_token_s)
+        for row in requests
+        if row.status == "ok" and row.first_token_s is not None and row.last_token_s is not None
+    ]
+
+
+def _soonest(requests: Sequence[RequestRow]) -> list[tuple[float, float, float]]:
+    good = _timed(requests)
+    return sorted(good, key=lambda times: times[1] - times[0])[: max(1, len(good) // 2)]
 
 
 def recovery_s(requests: Sequence[RequestRow], step: float, fall: float, slo_ttft_ms: float) -> float | None:

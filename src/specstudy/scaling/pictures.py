@@ -143,7 +143,7 @@ def side_by_side(views: Sequence[RunView], high_s: float) -> Picture:
     return Picture.of(figure, "The load triples: what does speculation change?", alt, kind_of(views[0].run))
 
 
-def policies_figure(found: Sequence[RunView]) -> Picture | Text:
+def policies_figure(found: Sequence[RunView], question: str = "Which policy holds while the load is high?") -> Picture | Text:
     """Replicas over time, a panel for each policy that was run on the same servers."""
     shown = [view for view in found if view.run.server == found[0].run.server] if found else []
     if not shown:
@@ -165,7 +165,7 @@ def policies_figure(found: Sequence[RunView]) -> Picture | Text:
     panels[-1].set_xlabel("time since the load began (s); grey: 3x load, dotted: needed")
     panels[len(shown) // 2].set_ylabel("replicas asked for")
     alt = f"Replicas over time for {len(shown)} policies. {'; '.join(told)}."
-    return Picture.of(figure, "Which policy holds while the load is high?", alt, kind_of(shown[0].run))
+    return Picture.of(figure, question, alt, kind_of(shown[0].run))
 
 
 def policies_table(found: Sequence[RunView]) -> Table | Text:
@@ -249,7 +249,7 @@ def _shared(view: RunView) -> str:
     return (
         f"From its first to its last token a request took {alone:.2f} s before the step and {together:.2f} s in the last {SETTLED_S:.0f} s of the high load "
         f"(medians): all replicas share {run.gpu or f'{run.host_cpus} processors'}, and work in fuller batches. The needed replicas are reckoned with the time "
-        "before the step."
+        + ("of those that found every slot busy." if run.service_full_s_mean is not None else "before the step.")
     )
 
 

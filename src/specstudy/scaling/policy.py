@@ -2,8 +2,11 @@
 
 Queue wait alone flaps: once there are enough replicas nobody waits, and the ratio of wait to target asks for one
 replica. So there are two metrics, and the autoscaler takes the larger answer. `queue_wait_ms` says that there are too
-few replicas; `slots_in_use`, whose sum is arrivals times service time whatever the number of replicas (Little's law),
-says how many must stay.
+few replicas; `slots_in_use`, whose sum is arrivals times service time (Little's law), says how many must stay.
+
+The service time isn't the same at any number of replicas: in a full one a request is slower, and with speculation much
+slower, than in one that is nearly empty. So slots in use understate what fewer replicas would have to hold, and the
+floor's target is divided by that slowdown.
 """
 
 from __future__ import annotations
@@ -64,6 +67,11 @@ class HpaPolicy(StrictModel):
     def _bounds(self) -> HpaPolicy:
         self.with_at_most(self.max_replicas)
         return self
+
+    @property
+    def floor_slots(self) -> float | None:
+        """Slots in use for each replica that must stay; None for a policy without that floor."""
+        return next((one.target for one in self.metrics if one.metric == SLOTS_IN_USE), None)
 
     def with_at_most(self, replicas: int) -> HpaPolicy:
         """The same policy with another maximum. Raises ConfigError for one below the minimum."""
@@ -128,15 +136,25 @@ def quantity(value: float) -> str:
 
 
 def shipped_policy(
-    slots: int, cold_start_s: float, *, min_replicas: int = 1, max_replicas: int = 8, wait_target_ms: float = 500, utilisation: float = 0.7
+    slots: int,
+    cold_start_s: float,
+    *,
+    slowdown: float = 1.0,
+    min_replicas: int = 1,
+    max_replicas: int = 8,
+    wait_target_ms: float = 500,
+    utilisation: float = 0.7,
 ) -> HpaPolicy:
     """The policy that the study recommends; chapter 08 says why and shows what failed.
 
     slots: requests that a replica runs at once (vLLM's max_num_seqs). cold_start_s: from a pod's creation to its
-    readiness. Scaling up may triple within a period and no more: the wait stays high until new replicas are ready and
+    readiness. slowdown: time of a request where all slots are busy over that where a quarter of them is. Raises
+    ConfigError for one below 1. Scaling up may triple within a period and no more: the wait stays high until new replicas are ready and
     the backlog is gone, and would be answered anew at each sync. The period outlasts that time and the window for
     scaling down after it, since old controllers (1.20) take an answer of that window up again once a limit allows it.
     """
+    if not 1 <= slowdown < math.inf:
+        raise ConfigError("slowdown", slowdown, "at least 1: a full replica's requests aren't quicker than an idle one's")
     period_s = min(LONGEST_PERIOD_S, math.ceil(2 * cold_start_s + 100))
     window_s = min(LONGEST_WINDOW_S, math.ceil(max(60.0, cold_start_s / 2)))
     return HpaPolicy(
@@ -145,7 +163,7 @@ def shipped_policy(
         max_replicas=max_replicas,
         metrics=(
             MetricTarget(metric=QUEUE_WAIT, kind="Value", target=wait_target_ms),
-            MetricTarget(metric=SLOTS_IN_USE, kind="AverageValue", target=round(slots * utilisation, 3)),
+            MetricTarget(metric=SLOTS_IN_USE, kind="AverageValue", target=round(slots * utilisation / slowdown, 3)),
         ),
         up=Direction(window_s=0, limits=(RateLimit(kind="Percent", value=200, period_s=period_s),)),
         down=Direction(window_s=window_s, limits=(RateLimit(kind="Percent", value=50, period_s=60), RateLimit(kind="Pods", value=1, period_s=60))),

@@ -63,7 +63,10 @@ class ScalingRun(BaseModel):
     schedule_lag_ms_p99: Milliseconds = measured("Send minus scheduled arrival, 99th percentile", "ms")
 
     service_s_mean: float | None = measured("From slot to last token, mean over the requests of the first stage that found a slot free", "s")
-    replicas_needed: int | None = measured("Fewest replicas whose slots hold the high rate: rate times service time over slots, rounded up", "replicas")
+    service_full_s_mean: float | None = measured("The same of the requests that had to wait for a slot, so that every slot was busy; older runs lack it", "s")
+    replicas_needed: int | None = measured(
+        "Fewest replicas whose slots hold the high rate: rate times the longer of the two service times over slots, rounded up", "replicas"
+    )
     replicas_max: int | None = measured("Most replicas that were asked for", "replicas")
     replicas_low_while_high: int | None = measured("Fewest replicas asked for from the time they sufficed to the end of the high load", "replicas")
     decided_s: float | None = measured("From the step to the first scale-out", "s")

@@ -9,7 +9,7 @@ from specstudy.errors import ConfigError
 from specstudy.scaling import QUEUE_WAIT, SLOTS_IN_USE
 from specstudy.scaling.policy import Direction, HpaPolicy, MetricTarget, RateLimit, shipped_policy
 
-SHIPPED = "wait-and-slots"
+SHIPPED, AS_IF_LINEAR = "wait-and-slots", "floor-as-if-linear"
 # What the API server fills in where a manifest says nothing: up by 4 pods or 100 % in 15 s, down by anything, over the controller's 300 s.
 DEFAULT_UP = Direction(window_s=0, limits=(RateLimit(kind="Percent", value=100, period_s=15), RateLimit(kind="Pods", value=4, period_s=15)))
 AT_ONCE_DOWN = Direction(window_s=0, limits=(RateLimit(kind="Percent", value=100, period_s=15),))
@@ -17,44 +17,49 @@ AT_ONCE_DOWN = Direction(window_s=0, limits=(RateLimit(kind="Percent", value=100
 
 @dataclass(frozen=True)
 class Tried:
-    """A policy by name. `make` takes the slots of a replica and its cold start in s."""
+    """A policy by name. `make` takes the slots of a replica, its cold start in s and the slowdown of a full one."""
 
     name: str
     idea: str
-    make: Callable[[int, float], HpaPolicy]
+    make: Callable[[int, float, float], HpaPolicy]
 
 
-def _shipped(slots: int, cold_start_s: float) -> HpaPolicy:
-    return shipped_policy(slots, cold_start_s)
+def _shipped(slots: int, cold_start_s: float, slowdown: float) -> HpaPolicy:
+    return shipped_policy(slots, cold_start_s, slowdown=slowdown)
 
 
-def _wait_alone(slots: int, cold_start_s: float) -> HpaPolicy:
+def _as_if_linear(slots: int, cold_start_s: float, slowdown: float) -> HpaPolicy:
+    return shipped_policy(slots, cold_start_s).model_copy(update={"name": AS_IF_LINEAR})
+
+
+def _wait_alone(slots: int, cold_start_s: float, slowdown: float) -> HpaPolicy:
     metrics = (MetricTarget(metric=QUEUE_WAIT, kind="Value", target=500),)
     return HpaPolicy(name="wait-alone", metrics=metrics, up=DEFAULT_UP, down=AT_ONCE_DOWN)
 
 
-def _wait_alone_slow_down(slots: int, cold_start_s: float) -> HpaPolicy:
+def _wait_alone_slow_down(slots: int, cold_start_s: float, slowdown: float) -> HpaPolicy:
     down = shipped_policy(slots, cold_start_s).down
-    return _wait_alone(slots, cold_start_s).model_copy(update={"name": "wait-alone-slow-down", "down": down})
+    return _wait_alone(slots, cold_start_s, slowdown).model_copy(update={"name": "wait-alone-slow-down", "down": down})
 
 
-def _no_rate_limit(slots: int, cold_start_s: float) -> HpaPolicy:
-    return shipped_policy(slots, cold_start_s).model_copy(update={"name": "default-scale-up", "up": DEFAULT_UP})
+def _no_rate_limit(slots: int, cold_start_s: float, slowdown: float) -> HpaPolicy:
+    return _shipped(slots, cold_start_s, slowdown).model_copy(update={"name": "default-scale-up", "up": DEFAULT_UP})
 
 
-def _short_period(slots: int, cold_start_s: float) -> HpaPolicy:
-    shipped = shipped_policy(slots, cold_start_s)
+def _short_period(slots: int, cold_start_s: float, slowdown: float) -> HpaPolicy:
+    shipped = _shipped(slots, cold_start_s, slowdown)
     limits = tuple(one.model_copy(update={"period_s": one.period_s - 40}) for one in shipped.up.limits)
     return shipped.model_copy(update={"name": "short-period", "up": Direction(window_s=0, limits=limits)})
 
 
-def _window_up(slots: int, cold_start_s: float) -> HpaPolicy:
-    up = Direction(window_s=shipped_policy(slots, cold_start_s).down.window_s, limits=DEFAULT_UP.limits)
-    return shipped_policy(slots, cold_start_s).model_copy(update={"name": "scale-up-window", "up": up})
+def _window_up(slots: int, cold_start_s: float, slowdown: float) -> HpaPolicy:
+    shipped = _shipped(slots, cold_start_s, slowdown)
+    up = Direction(window_s=shipped.down.window_s, limits=DEFAULT_UP.limits)
+    return shipped.model_copy(update={"name": "scale-up-window", "up": up})
 
 
-def _slots_alone(slots: int, cold_start_s: float) -> HpaPolicy:
-    shipped = shipped_policy(slots, cold_start_s)
+def _slots_alone(slots: int, cold_start_s: float, slowdown: float) -> HpaPolicy:
+    shipped = _shipped(slots, cold_start_s, slowdown)
     metrics = tuple(one for one in shipped.metrics if one.metric == SLOTS_IN_USE)
     return shipped.model_copy(update={"name": "slots-alone", "metrics": metrics})
 
@@ -73,13 +78,18 @@ TRIED = {
             _short_period,
         ),
         Tried("scale-up-window", "Both metrics, a stabilisation window as long as the one for scaling down instead of the rate limit.", _window_up),
+        Tried(
+            AS_IF_LINEAR,
+            "The shipped policy with the floor at 70 % of the slots, as if a full replica's requests were as quick as an idle one's.",
+            _as_if_linear,
+        ),
         Tried("slots-alone", "Slots in use alone: it can't ask for more than slots over target, 1.4 times the replicas, at a time.", _slots_alone),
     )
 }
 
 
-def tried_policy(name: str, slots: int, cold_start_s: float) -> HpaPolicy:
-    """One of them. Raises ConfigError for a name that isn't known."""
+def tried_policy(name: str, slots: int, cold_start_s: float, slowdown: float = 1.0) -> HpaPolicy:
+    """One of them. Raises ConfigError for a name that isn't known, or a slowdown below 1."""
     if name not in TRIED:
         raise ConfigError.unknown("policy", name, TRIED)
-    return TRIED[name].make(slots, cold_start_s)
+    return TRIED[name].make(slots, cold_start_s, slowdown)

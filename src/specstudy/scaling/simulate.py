@@ -15,7 +15,10 @@ from specstudy.workloads.arrivals import steps
 
 @dataclass(frozen=True)
 class Scenario:
-    """A load over a fleet. `stages`: (requests/s, seconds). `service_s`: measured service times, drawn from with replacement."""
+    """A load over a fleet. `stages`: (requests/s, seconds). `service_s`: measured service times, drawn from with replacement.
+
+    `slowdown`: how much longer they are in a full replica; see Fleet.
+    """
 
     stages: tuple[tuple[float, float], ...]
     service_s: tuple[float, ...]
@@ -27,6 +30,7 @@ class Scenario:
     scrape_s: int = 5
     sync_s: float = 15
     seed: int = 0
+    slowdown: float = 1.0
 
     @property
     def length_s(self) -> float:
@@ -34,8 +38,8 @@ class Scenario:
         return sum(length for _, length in self.stages)
 
     def needed(self, rate: float, utilisation: float = 1.0) -> int:
-        """Fewest replicas whose slots hold arrivals times mean service time, filled to `utilisation`."""
-        return max(1, int(np.ceil(rate * float(np.mean(self.service_s)) / (self.slots * utilisation) - 1e-9)))
+        """Fewest replicas whose slots hold arrivals times a full replica's mean service time, filled to `utilisation`."""
+        return max(1, int(np.ceil(rate * self.slowdown * float(np.mean(self.service_s)) / (self.slots * utilisation) - 1e-9)))
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Simulated:
 
 def simulate(policy: HpaPolicy, scenario: Scenario, release: Release = "current") -> Simulated:
     """Run the load to its end; the fleet starts with `first_replicas` ready ones."""
-    fleet = Fleet(scenario.slots, scenario.cold_start_s, scenario.length_s + 1)
+    fleet = Fleet(scenario.slots, scenario.cold_start_s, scenario.length_s + 1, scenario.slowdown)
     fleet.scale(scenario.first_replicas, 0, warm=True)
     arrivals = np.array(steps(scenario.stages, scenario.seed).times_s)
     services = np.random.default_rng(scenario.seed + 1).choice(np.array(scenario.service_s), len(arrivals))

@@ -18,6 +18,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import prometheus_client
@@ -55,11 +56,26 @@ class Metrics:
         self._finished.labels(*self._of, reason).inc()
 
 
-class PacedServer:
-    """Slots and the clock. `first_s`: prefill; `token_s`: each further token."""
+@dataclass
+class Pace:
+    """Times in s. `first_s`: prefill; `token_s`: each further token of a request that runs alone, `slowdown` times that with all slots busy."""
 
-    def __init__(self, model: str, slots: int, first_s: float, token_s: float, max_model_len: int, buckets: Sequence[float]) -> None:
-        self._model, self._slots, self._first_s, self._token_s, self._max_model_len = model, asyncio.Semaphore(slots), first_s, token_s, max_model_len
+    slots: int
+    first_s: float
+    token_s: float
+    slowdown: float = 1.0
+    running: int = 0
+
+    def next_s(self) -> float:
+        """Until the next token, as many requests as now run."""
+        return self.token_s * (1 + (self.slowdown - 1) * (self.running - 1) / max(1, self.slots - 1))
+
+
+class PacedServer:
+    """Slots and the clock."""
+
+    def __init__(self, model: str, pace: Pace, max_model_len: int, buckets: Sequence[float]) -> None:
+        self._model, self._pace, self._slots, self._max_model_len = model, pace, asyncio.Semaphore(pace.slots), max_model_len
         self.metrics = Metrics(model, buckets)
 
     async def health(self, request: web.Request) -> web.Response:
@@ -89,6 +105,7 @@ class PacedServer:
             self.metrics.finished("abort")
             raise
         self.metrics.running.inc()
+        self._pace.running += 1
         try:
             answer = await self._answer(request, body, limit, came_s)
         except (asyncio.CancelledError, ConnectionError):
@@ -96,6 +113,7 @@ class PacedServer:
             raise
         finally:
             self.metrics.running.dec()
+            self._pace.running -= 1
             self._slots.release()
         self.metrics.finished("length")
         self.metrics.queue.observe(waited_s)
@@ -116,13 +134,13 @@ class PacedServer:
         answer.enable_chunked_encoding()
         await answer.prepare(request)
         await answer.write(events.role())
-        due_s = time.perf_counter() + self._first_s
+        due_s = time.perf_counter() + self._pace.first_s
         for number in range(total):
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
             if not number:
                 self.metrics.first.observe(time.perf_counter() - came_s)
             await answer.write(events.tokens(number, number + 1, last=number == total - 1))
-            due_s += self._token_s
+            due_s += self._pace.next_s()
         if events.include:
             await answer.write(events.whole(total))
         await answer.write(b"data: [DONE]\n\n")
@@ -135,7 +153,8 @@ async def serve(given: argparse.Namespace) -> None:
     """Listen until SIGTERM."""
     await asyncio.sleep(given.cold_start_s)
     buckets = given.custom_histogram_buckets.get("request_latency", DEFAULT_BUCKETS_S)
-    paced = PacedServer(given.served_model_name, given.max_num_seqs, given.first_ms / 1e3, given.token_ms / 1e3, given.max_model_len, buckets)
+    pace = Pace(given.max_num_seqs, given.first_ms / 1e3, given.token_ms / 1e3, given.slowdown)
+    paced = PacedServer(given.served_model_name, pace, given.max_model_len, buckets)
     app = web.Application()
     app.add_routes([web.get("/health", paced.health), web.get("/metrics", paced.exposition), web.get("/v1/models", paced.models)])
     app.add_routes([web.post("/v1/chat/completions", paced.chat)])
@@ -156,7 +175,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--custom-histogram-buckets", type=json.loads, default={"request_latency": LATENCY_BUCKETS_S})
     parser.add_argument("--first-ms", type=float, default=40, help="from the slot to the first token")
-    parser.add_argument("--token-ms", type=float, default=20, help="each further token")
+    parser.add_argument("--token-ms", type=float, default=20, help="each further token, of a request that runs alone")
+    parser.add_argument("--slowdown", type=float, default=1, help="how much longer a token takes with all slots busy")
     parser.add_argument("--cold-start-s", type=float, default=0, help="until the port opens")
     return parser.parse_known_args(words)[0]
 

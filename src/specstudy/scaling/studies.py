@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 
 from specstudy.scaling.policy import HpaPolicy
-from specstudy.scaling.scenarios import TRIED
+from specstudy.scaling.scenarios import AS_IF_LINEAR, SHIPPED, TRIED
 from specstudy.scaling.simulate import Scenario, Simulated, replicas_for, simulate
 
 COLD_STARTS_S = (10, 30, 60, 120, 300, 600)
 FLEETS = (3, 10, 30, 100, 1000)
 SHORT_WAIT_S = 1.0
+SLOWDOWNS, SLOW_LOADS = (1.0, 1.25, 1.5, 2.0, 3.0), tuple(np.linspace(0.8, 2.0, 25).round(2).tolist())
+SLOW_COLD_START_S, SLOW_HIGH_S, SLOW_SETTLED_S = 30.0, 1200.0, 900.0
 COMPARED = ("wait-and-slots", "default-scale-up", "scale-up-window", "slots-alone")
 
 
@@ -73,7 +75,7 @@ def _or_never(value: float | None) -> float:
 
 
 def _policy(name: str, slots: int, cold_start_s: float, needed: int) -> HpaPolicy:
-    return TRIED[name].make(slots, cold_start_s).model_copy(update={"max_replicas": 4 * needed})
+    return TRIED[name].make(slots, cold_start_s, 1.0).model_copy(update={"max_replicas": 4 * needed})
 
 
 def cold_start_study(service_s: Sequence[float], slots: int, needed: int = 6) -> pd.DataFrame:
@@ -95,6 +97,32 @@ def fleet_study(service_s: Sequence[float], slots: int, name: str, cold_start_s:
         one = answer(simulate(_policy(name, slots, cold_start_s, needed), scenario), scenario)
         rows.append((needed, one.recovered_s, one.decided_s, one.most / needed, one.fewest_after / needed))
     return pd.DataFrame(rows, columns=["needed", "recovered_s", "decided_s", "most_over_needed", "fewest_over_needed"])
+
+
+def slowdown_study(service_s: Sequence[float], slots: int) -> pd.DataFrame:
+    """A row for each slowdown of a full replica and each floor: the shipped policy's, and one as if there were no slowdown.
+
+    Over SLOW_LOADS, from 0.8 to 2 full replicas' capacity, each tripled to for SLOW_HIGH_S: the loads at which it asked for fewer replicas than
+    needed, the largest share of requests that waited over SHORT_WAIT_S once it had had time to settle, and its mean replicas then.
+    """
+    rows = []
+    for slowdown in SLOWDOWNS:
+        for name in (AS_IF_LINEAR, SHIPPED):
+            policy = TRIED[name].make(slots, SLOW_COLD_START_S, slowdown)
+            found = [_settled(policy, service_s, slots, slowdown, load) for load in SLOW_LOADS]
+            below, late, replicas = (np.array(column) for column in zip(*found, strict=True))
+            rows.append((slowdown, name, int(below.sum()), float(late.max()), float(replicas.mean())))
+    return pd.DataFrame(rows, columns=["slowdown", "policy", "below", "late", "replicas"])
+
+
+def _settled(policy: HpaPolicy, service_s: Sequence[float], slots: int, slowdown: float, load: float) -> tuple[bool, float, float]:
+    high = load * slots / (float(np.mean(service_s)) * slowdown)
+    scenario = Scenario(((high / 3, 60), (high, SLOW_HIGH_S), (high / 3, 15)), tuple(service_s), slots, SLOW_COLD_START_S, 1, slowdown=slowdown)
+    found = simulate(policy, scenario)
+    end = 60 + SLOW_HIGH_S
+    one = answer(found, scenario)
+    late = found.between(end - SLOW_SETTLED_S, end) > SHORT_WAIT_S
+    return one.fewest_after < one.needed, float(late.mean()), float(found.replicas[(found.at_s > end - SLOW_SETTLED_S) & (found.at_s <= end)].mean())
 
 
 def saving_study(service_s: Mapping[str, Sequence[float]], slots: int, wait_p99_s: float, replicas: Sequence[int] = (1, 3, 10, 30, 100)) -> pd.DataFrame:

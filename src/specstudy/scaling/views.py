@@ -13,6 +13,7 @@ from specstudy.records.schema import P99_NEEDS
 from specstudy.scaling.record import LoadedRuns, ScalingRun
 
 BIN_S = 5.0
+PACE = "--slowdown"  # the stand-in's flag
 AS_DEPLOYED = ("as deployed",)  # the command line in the record of a cluster of one's own
 
 
@@ -36,6 +37,12 @@ class RunView:
         """Like smollm2-135m-eagle3 K=5; none without speculation."""
         name, k = self.run.draft or self.run.method, self.run.num_speculative_tokens
         return name if k is None else f"{name} K={k}"
+
+    @property
+    def slowdown(self) -> float:
+        """How much slower a full stand-in was told to be; 1 where it wasn't, and for real servers."""
+        argv = self.run.server_argv
+        return float(argv[argv.index(PACE) + 1]) if self.run.server == "stand-in" and PACE in argv else 1.0
 
     @property
     def one_machine(self) -> bool:
@@ -101,11 +108,11 @@ def views(loaded: LoadedRuns) -> list[RunView]:
     newest: dict[tuple[object, ...], RunView] = {}
     for view in every(loaded):
         run = view.run
-        key = (run.policy, run.slots_window_s, run.server, run.method, run.draft, run.num_speculative_tokens)
+        key = (run.policy, run.slots_window_s, run.server, view.slowdown, run.method, run.draft, run.num_speculative_tokens)
         newest.pop(key, None)
         newest[key] = view
-    last = {view.run.policy.name: view.run for view in newest.values()}
-    return [replace(view, variant=_variant(view.run, last[view.run.policy.name])) for view in newest.values()]
+    last = {(view.run.policy.name, view.slowdown): view.run for view in newest.values()}
+    return [replace(view, variant=_variant(view.run, last[view.run.policy.name, view.slowdown])) for view in newest.values()]
 
 
 def _variant(run: ScalingRun, last: ScalingRun) -> str:
@@ -113,6 +120,8 @@ def _variant(run: ScalingRun, last: ScalingRun) -> str:
     parts = []
     if run.policy.up != last.policy.up:
         parts.append(f"period {run.policy.up.limits[0].period_s} s")
+    if run.policy.floor_slots != last.policy.floor_slots:
+        parts.append(f"floor of {run.policy.floor_slots or 0:g} slots")
     if run.slots_window_s != last.slots_window_s:
         parts.append("an earlier slots rule" if run.slots_window_s is None else f"slots over {run.slots_window_s:g} s")
     return ", ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specstudy.records import RequestRow
-from specstudy.scaling.outcomes import outcomes, recovery_s, service_time_s, within_slo
+from specstudy.scaling.outcomes import full_service_time_s, outcomes, recovery_s, service_time_s, within_slo
 from specstudy.scaling.record import Sample
 
 STAGES = ((2.0, 10.0), (6.0, 60.0), (2.0, 30.0))
@@ -48,6 +48,7 @@ def test_every_figure_by_hand() -> None:
     found = outcomes(good_but({float(at): 3.0 for at in range(12, 30)}), SAMPLES, STAGES, slots=4, slo_ttft_ms=500, minimum=1)
     assert found == {
         "service_s_mean": pytest.approx(1.0),
+        "service_full_s_mean": None,  # 18 had to wait: too few to tell
         "replicas_needed": 2,  # 6 requests/s of 1 s in 4 slots: 1.5
         "replicas_max": 3,
         "replicas_low_while_high": 3,
@@ -70,6 +71,15 @@ def test_what_never_happened_is_none() -> None:
 def test_a_dip_below_the_need_shows() -> None:
     dipped = [sample(one.at_s, 1 if 40 <= one.at_s < 45 else one.replicas, one.ready) for one in SAMPLES]
     assert outcomes(good_but({}), dipped, STAGES, slots=4, slo_ttft_ms=500, minimum=1)["replicas_low_while_high"] == 1
+
+
+def test_the_need_is_reckoned_with_a_full_replicas_service_time() -> None:
+    """Alone a request takes 1 s; those that wait 3 s for a slot take 0.1 s to prefill and 1.9 s from first to last token. 6 requests/s of 2 s in 4 slots: 3."""
+    rows = [row(float(at), 3.0, 2.0) if 12 <= at < 32 else row(float(at)) for at in range(100)]
+    assert full_service_time_s(rows, 10) == pytest.approx(2.0)
+    assert full_service_time_s(rows[:31], 10) is None  # 19 that waited
+    found = outcomes(rows, SAMPLES, STAGES, slots=4, slo_ttft_ms=500, minimum=1)
+    assert (found["service_s_mean"], found["service_full_s_mean"], found["replicas_needed"]) == (pytest.approx(1.0), pytest.approx(2.0), 3)
 
 
 def test_a_lost_request_is_never_within_the_slo() -> None:

@@ -1,0 +1,80 @@
+"""A full replica is slower: how much, by the records, and what that does to a floor of slots in use, by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+
+from specstudy.analysis import Cell, of_main_workload
+from specstudy.book.saving import COMPARISON
+from specstudy.catalog import load_profile
+from specstudy.errors import ConfigError, StudyError
+from specstudy.figures import Table, Text
+from specstudy.figures.tables import DASH
+from specstudy.scaling.scenarios import AS_IF_LINEAR, SHIPPED
+from specstudy.scaling.studies import SHORT_WAIT_S, SLOW_COLD_START_S, SLOW_HIGH_S, SLOW_LOADS, SLOW_SETTLED_S, slowdown_study
+from specstudy.study import read_study
+
+NOTHING = Text("*Chapter 04 holds no two loads of real weights of which one is four times the other, so no slowdown can be told.*")
+
+
+def measured_table(profiles: Sequence[str], results: Path) -> Table | Text:
+    """A row for each server of the first profile with real weights: mean time of a request at a concurrency over that at a quarter of it or less."""
+    for name in profiles:
+        profile = load_profile(name)
+        if profile.evidence != "real":
+            continue
+        try:
+            cells = of_main_workload(read_study(profile, COMPARISON, results).cells)
+        except (ConfigError, StudyError):
+            continue
+        if (table := _table(cells, name)) is not None:
+            return table
+    return NOTHING
+
+
+def _table(cells: Sequence[Cell], profile: str) -> Table | None:
+    times: dict[str, dict[int, float]] = {}
+    for cell in cells:
+        found = [record.e2e_ms_mean for record in cell.records if record.e2e_ms_mean is not None]
+        if cell.load.concurrency is not None and found:
+            times.setdefault(cell.label, {})[cell.load.concurrency] = fmean(found)
+    pairs = sorted({(full, low) for by_load in times.values() for full in by_load if (low := _quarter(by_load, full)) is not None})
+    if not pairs:
+        return None
+    rows = [
+        {"method": label, **{f"c={full} over c={low}": _over(by_load.get(full), by_load.get(low)) for full, low in pairs}} for label, by_load in times.items()
+    ]
+    note = f"Mean time of a request, first to last, in a closed loop; chapter {COMPARISON} under {profile}, over all repeats, without an interval."
+    return Table(pd.DataFrame(rows), "real", note)
+
+
+def _quarter(by_load: dict[int, float], full: int) -> int | None:
+    return max((load for load in by_load if 4 * load <= full), default=None)
+
+
+def _over(full: float | None, low: float | None) -> str:
+    return DASH if full is None or low is None else f"{full / low:.2f}"
+
+
+def simulated_table(service_s: Sequence[float], slots: int) -> Table:
+    """A row a slowdown, both floors beside each other."""
+    frame = slowdown_study(service_s, slots)
+    names = {AS_IF_LINEAR: "as if linear", SHIPPED: "shipped"}
+    rows = []
+    for slowdown, both in frame.groupby("slowdown"):
+        found = {row.policy: row for row in both.itertuples()}
+        row: dict[str, object] = {"slowdown": f"{slowdown:g}"}
+        row |= {f"loads below the need, {said}": f"{found[name].below} of {len(SLOW_LOADS)}" for name, said in names.items()}
+        row |= {f"long waits at worst, {said}": f"{found[name].late:.0%}" for name, said in names.items()}
+        row |= {f"replicas, {said}": f"{found[name].replicas:.2f}" for name, said in names.items()}
+        rows.append(row)
+    note = (
+        f"Simulated with the service times of the first run, {slots} slots and a cold start of {SLOW_COLD_START_S:.0f} s. Loads of {min(SLOW_LOADS):g} to "
+        f"{max(SLOW_LOADS):g} times what one full replica holds, {SLOW_HIGH_S / 60:.0f} min each; waits, over {SHORT_WAIT_S:g} s, and replicas of the last "
+        f"{SLOW_SETTLED_S / 60:.0f} min."
+    )
+    return Table(pd.DataFrame(rows), "simulated", note)
