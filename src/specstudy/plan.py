@@ -128,6 +128,26 @@ def _names(deployment: Deployment) -> set[str]:
     return {name for name in (deployment.engine_variant, deployment.method, deployment.draft, deployment.label) if name is not None}
 
 
+def at_concurrencies(profile: Profile, chapter: str, wanted: Sequence[int]) -> Profile:
+    """The profile with these loads of the chapter alone: parts of a grid may then be measured side by side, each load with its baseline.
+
+    Raises ConfigError for a concurrency at which the chapter measures nothing.
+    """
+    check_chapter(profile, chapter)
+    plan = profile.chapters[chapter]
+    known = {load for arrivals in (plan.arrivals, *(section.arrivals for section in plan.sections)) for load in arrivals.concurrencies}
+    for load in wanted:
+        if load not in known:
+            raise ConfigError.unknown("concurrency", load, [str(one) for one in sorted(known)])
+
+    def kept(arrivals: Arrivals) -> Arrivals:
+        return arrivals.model_copy(update={"concurrencies": tuple(load for load in arrivals.concurrencies if load in wanted)})
+
+    sections = tuple(section.model_copy(update={"arrivals": kept(section.arrivals)}) for section in plan.sections)
+    part = plan.model_copy(update={"arrivals": kept(plan.arrivals), "sections": sections})
+    return profile.model_copy(update={"chapters": {**profile.chapters, chapter: part}})
+
+
 @dataclass(frozen=True)
 class PlannedLoad:
     """One workload at one load, as a chapter states it; the fields are those of `Arrivals`, with one concurrency and one rate."""

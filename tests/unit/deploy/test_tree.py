@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import yaml
 from kubernetes_validate.utils import all_versions
 
+from specstudy.analysis.slowdown import slowdown
 from specstudy.deploy import objects
+from specstudy.deploy.autoscaling import policy_of
 from specstudy.deploy.render import render, shipped_overlays, write
 from specstudy.deploy.wanted import Wanted, resolve
 from specstudy.errors import ConfigError
@@ -194,3 +197,14 @@ def test_a_failure_in_the_middle_leaves_the_earlier_tree(tmp_path: Path, tree: d
         write({**tree, "base/service.yaml/below": "it"}, tmp_path / "out")
     assert (tmp_path / "out" / "base" / "service.yaml").read_text() == "earlier"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_one_autoscaler_allows_for_the_largest_slowdown_of_any_overlay() -> None:
+    """From the records: each overlay's own, in tenths upwards; 70 % of 64 slots over the largest of them."""
+    found = {name: resolve(wanted) for name, wanted in OVERLAYS.items()}
+    own = {name: slowdown(one.evidence.records, 64) for name, one in found.items() if one.evidence is not None}
+    largest = max(value for value in own.values() if value is not None)
+    floor = policy_of(found["none"], found.values()).floor_slots or 0
+    assert floor == pytest.approx(0.7 * 64 / (math.ceil(10 * largest) / 10), abs=1e-3)
+    assert floor < (policy_of(found["none"]).floor_slots or 0)
+    assert policy_of(found["tensor-parallel"]).floor_slots == pytest.approx(0.7 * 64)  # nobody measured it

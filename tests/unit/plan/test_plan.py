@@ -15,7 +15,7 @@ import specstudy.plan
 from specstudy.catalog import load_profile
 from specstudy.catalog.models import Measuring
 from specstudy.errors import ConfigError
-from specstudy.plan import Cell, Plan, cell_facts, enough, expected_repeat_s, make_plan
+from specstudy.plan import Cell, Plan, at_concurrencies, cell_facts, enough, expected_repeat_s, make_plan
 from specstudy.records import Record
 from specstudy.workloads.prompts import Message
 
@@ -186,3 +186,19 @@ def test_no_two_repeats_or_loads_share_a_request_seed() -> None:
     assert all(0 <= seed < 2**53 for seed in seeds), "JSON's numbers are exact up to there"
     again = Cell("chat", "closed", 8, None, 200, 1, acceptance_source="a row")
     assert again.request_seed(3) == cells[1].request_seed(3), "a method's requests have the baseline's seeds"
+
+
+def test_a_part_of_the_grid_by_its_loads(world: World) -> None:
+    """Each load keeps its baseline; a section without a load left adds nothing, and a load of a section alone is one too."""
+    section = {"workloads": ["short"], "arrivals": {"concurrencies": [2, 3]}, "num_speculative_tokens": [4]}
+    planned(world, (), section)
+    whole = load_profile(PROFILE)
+
+    def at(*loads: int) -> dict[str, list[str]]:
+        return cells(make_plan(at_concurrencies(whole, CHAPTER, loads), CHAPTER, lambda text: None))
+
+    assert at(1) == {"none": ["words c=1"], "ngram-k2": ["words c=1"], "ngram-k4": ["words c=1"]}
+    assert at(1, 2) == {"none": ["words c=1", "words c=2"], "ngram-k2": ["words c=1", "words c=2"], "ngram-k4": ["words c=1", "words c=2", "short c=2"]}
+    assert at(3) == {"none": [], "ngram-k2": [], "ngram-k4": ["short c=3"]}
+    with pytest.raises(ConfigError, match="concurrency: got 4; known: 1, 2, 3"):
+        at(1, 4)

@@ -140,3 +140,38 @@ def test_a_thousand_replicas_take_seconds() -> None:
     scenario = Scenario(((350, 60), (700, 240)), services, 8, 30, 520)
     found = simulate(shipped_policy(8, 30, max_replicas=1000), scenario)
     assert 700 <= found.replicas[-1] <= 1000
+
+
+def test_a_full_replica_is_slower() -> None:
+    """Three slots, twice as slow when full: alone 4 s, beside one other 4 x 1.5, beside two 4 x 2; the one that waits takes the last free slot too."""
+    made = Fleet(3, 0, 100, slowdown=2.0)
+    made.scale(1, 0, warm=True)
+    made.run(np.array([0.0, 1.0, 2.0, 3.0]), np.array([4.0, 4.0, 4.0, 4.0]))
+    assert made.started_s == [0, 1, 2, 4]
+    assert made.finished_s == [4, 7, 10, 12]
+
+
+def test_one_slot_knows_no_slowdown_and_a_speedup_is_refused() -> None:
+    made = Fleet(1, 0, 100, slowdown=2.0)
+    made.scale(1, 0, warm=True)
+    assert served(made, [0, 1], [3, 3]) == [0, 3]
+    with pytest.raises(ConfigError, match="slowdown"):
+        Fleet(1, 0, 100, slowdown=0.9)
+
+
+def test_the_need_is_that_of_full_replicas() -> None:
+    """6 requests/s of 1 s, 1.5 s where all four slots are busy: 6 x 1.5 / 4 = 2.25."""
+    assert Scenario(((2, 60), (6, 60), (2, 60)), (1.0,), 4, 0, 1, slowdown=1.5).needed(6) == 3
+
+
+def test_the_floor_must_allow_for_the_slowdown() -> None:
+    """A load just above one full replica's capacity, where two replicas have a third of their slots busy: the linear floor lets one go again and again."""
+    high = 1.02 * 4 / (0.6 * 2)
+    scenario = Scenario(((high / 3, 60), (high, 1200), (high / 3, 15)), (0.6,), 4, 30, 1, slowdown=2.0)
+    fewest = {}
+    for name in ("floor-as-if-linear", "wait-and-slots"):
+        found = simulate(tried_policy(name, 4, 30, 2.0), scenario)
+        enough = found.at_s[(found.ready >= 2)][0]
+        fewest[name] = int(found.replicas[(found.at_s >= enough) & (found.at_s <= 1260)].min())
+    assert scenario.needed(high) == 2
+    assert fewest == {"floor-as-if-linear": 1, "wait-and-slots": 2}

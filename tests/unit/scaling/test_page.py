@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.standin.scaling import made
 from typer.testing import CliRunner
 
 from specstudy.book.lab import Wanted, prepare
+from specstudy.book.lab_vllm import recorded_slowdown
 from specstudy.book.saving import saving
 from specstudy.book.scaling import Scaling, open_scaling
-from specstudy.catalog import recorded_dir
+from specstudy.catalog import load_profile, recorded_dir
 from specstudy.cli import app
 from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table, Text
+from specstudy.records import load_records
 from specstudy.scaling.record import load_runs
 from specstudy.scaling.scenarios import tried_policy
 from specstudy.scaling.views import AS_DEPLOYED
@@ -25,6 +30,9 @@ PARTS = (
     "conclusion",
     "policies_figure",
     "policies_table",
+    "slowdown_figure",
+    "slowdown_runs",
+    "slowdown_study",
     "cold_start_figure",
     "overshoot_figure",
     "cold_start_conclusion",
@@ -182,7 +190,7 @@ def test_a_load_without_an_end_or_without_a_request_is_refused() -> None:
     for rate in (float("inf"), 1e-9):
         with pytest.raises(ConfigError, match="stages"):
             prepare(Wanted(rate=rate))
-    for word, value in (("--rate", "inf"), ("--rate", "1e9"), ("--high-s", "1e9"), ("--seed", str(2**32))):
+    for word, value in (("--rate", "inf"), ("--rate", "1e9"), ("--high-s", "1e9"), ("--seed", str(2**32)), ("--slowdown", "0.9")):
         assert CliRunner().invoke(app, ["lab", "run", word, value]).exit_code == 2
 
 
@@ -191,3 +199,33 @@ def test_a_draft_of_another_method_or_target_is_refused_before_anything_starts()
     for draft, said in (("smollm2-135m-peagle", "this one is for peagle of smollm2"), ("llama-3.3-70b-redhat-eagle3", "of llama-3.3-70b")):
         with pytest.raises(ConfigError, match=f"draft: got '{draft}'; a draft for eagle3 of smollm2-135m-instruct; .*{said}"):
             prepare(Wanted(server="real", rate=1, method="eagle3", draft=draft, num_speculative_tokens=3))
+
+
+def test_a_slowdown_paces_the_stand_ins_and_divides_the_floor() -> None:
+    made = prepare(Wanted(slowdown=2.0))
+    assert made.spec.command[-2:] == ("--slowdown", "2")
+    assert made.policy.floor_slots == pytest.approx(0.7 * 4 / 2)
+    linear = prepare(Wanted(slowdown=2.0, policy="floor-as-if-linear"))
+    assert (linear.spec.command, linear.policy.floor_slots) == (made.spec.command, pytest.approx(2.8))
+    assert "--slowdown" not in prepare(Wanted()).spec.command
+
+
+def test_a_recorded_slowdown_is_the_methods_own(tmp_path: Path) -> None:
+    """From the H200's chapters 03 and 04: what a request takes at concurrency 8 over 1; nothing recorded, nothing allowed for."""
+    profile = load_profile("h200-smollm2")
+    head = ("eagle3", "smollm2-135m-eagle3", 5)
+    records = [one for one in load_records(recorded_dir() / profile.name / "04_eagle3.jsonl").records if one.draft == head[1] and one.workload == "chat"]
+    at = {load: np.mean([one.e2e_ms_mean for one in records if (one.num_speculative_tokens, one.concurrency) == (5, load)]) for load in (1, 8)}
+    assert recorded_slowdown(profile, *head) == pytest.approx(at[8] / at[1])
+    assert recorded_slowdown(profile, *head, results=tmp_path) == 1
+
+
+def test_runs_of_slower_stand_ins_stand_apart(tmp_path: Path) -> None:
+    """They tell nothing of the policies that even ones tried, nor are they the run that the page begins with."""
+    even, slow = ("python", "-m", "specstudy.scaling.standin"), ("python", "-m", "specstudy.scaling.standin", "--slowdown", "2")
+    made(tmp_path / "cpu-smollm2", "a", server_argv=even)
+    made(tmp_path / "cpu-smollm2", "b", server_argv=slow, started_at=datetime(2026, 12, 1, tzinfo=UTC))
+    page = open_scaling("cpu-smollm2", results_dir=str(tmp_path))
+    assert page.main is not None
+    assert (page.main.run.record_id, [view.run.record_id for view in page.tried]) == ("a", ["a"])
+    assert [view.run.record_id for view in page.slowed] == ["b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import kubernetes_validate
@@ -74,3 +75,14 @@ def test_an_autoscaler_on_other_metrics_is_refused() -> None:
         policy_from_spec("x", {**spec, "metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]})
     with pytest.raises(ConfigError, match="behavior"):
         policy_from_spec("x", {name: value for name, value in spec.items() if name != "behavior"})
+
+
+def test_the_floor_is_divided_by_a_full_replicas_slowdown() -> None:
+    """70 % of 64 slots are 44.8; at 1.6 times the time 28."""
+    assert [shipped_policy(64, 60, slowdown=slowdown).floor_slots for slowdown in (1.0, 1.6)] == [44.8, 28.0]
+
+
+@pytest.mark.parametrize("slowdown", [0.9, math.inf, math.nan])
+def test_a_slowdown_that_is_none_is_refused(slowdown: float) -> None:
+    with pytest.raises(ConfigError, match="slowdown"):
+        shipped_policy(4, 5, slowdown=slowdown)

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from tests.standin.scaling import RUN, scaling_run
+from tests.standin.scaling import made, scaling_run
 
 from specstudy.errors import RecordError, StoreBusyError
 from specstudy.figures import Picture, Table, Text
@@ -19,41 +18,17 @@ from specstudy.records import RequestRow
 from specstudy.scaling import pictures
 from specstudy.scaling.outcomes import outcomes
 from specstudy.scaling.policy import HpaPolicy
-from specstudy.scaling.record import LoadedRuns, Sample, ScalingRun, ScalingStore, load_runs
+from specstudy.scaling.record import Sample, ScalingRun, ScalingStore, load_runs
 from specstudy.scaling.replay import replay
 from specstudy.scaling.scenarios import tried_policy
 from specstudy.scaling.views import of_policy, views
 
 RESULTS = Path(__file__).parents[3] / "data" / "results"
 KEPT = sorted(path.parent for path in RESULTS.glob("*/08_hpa_scaling.jsonl"))
-STAGES = RUN["stages"]
-
-
-def row(record_id: str, index: int, scheduled_s: float, ttft_s: float | None) -> RequestRow:
-    first = None if ttft_s is None else scheduled_s + ttft_s
-    fixed: dict[str, Any] = {"prompt_id": "p", "chunks": 0, "chunk_tokens": (), "chunk_gap_us": (), "resent": False, "prompt_tokens": 2, "completion_tokens": 5}
-    told = {"status": "ok", "error": None} if first is not None else {"status": "failed", "error": "lost"}
-    last = None if first is None else first + 0.5
-    return RequestRow(record_id=record_id, index=index, scheduled_s=scheduled_s, sent_s=scheduled_s, first_token_s=first, last_token_s=last, **fixed, **told)
 
 
 def run(record_id: str = "a", policy: HpaPolicy | None = None, **more: Any) -> ScalingRun:
     return scaling_run(record_id, **({} if policy is None else {"policy": policy}), **more)
-
-
-def sample(record_id: str, at_s: float, replicas: int, wait_ms: float | None = 0.0) -> Sample:
-    return Sample(record_id, at_s, replicas, replicas, replicas, replicas, wait_ms, 2.0, 0.0, wait_ms, 2.0)
-
-
-def made(folder: Path, record_id: str = "a", **more: Any) -> LoadedRuns:
-    """A run of 200 s with 15 requests/s in the middle, kept and read again; the first 20 s of the high load are slow."""
-    times = [*np.arange(0, 60, 0.2), *np.arange(60, 180, 1 / 15), *np.arange(180, 240, 0.2)]
-    requests = [row(record_id, i, float(at), 2.0 if 60 <= at < 80 else 0.05) for i, at in enumerate(times)]
-    samples = [sample(record_id, float(at), 1 if at < 70 or at > 230 else 3, 3000.0 if 65 <= at < 85 else 0.0) for at in range(240)]
-    computed = outcomes(requests, samples, STAGES, slots=4, slo_ttft_ms=500, minimum=1)
-    with ScalingStore.opened(folder) as store:
-        store.keep(run(record_id, num_prompts=len(requests), completed=len(requests), **computed, **more), requests, samples)
-    return load_runs(folder)
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
