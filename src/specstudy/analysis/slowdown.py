@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from specstudy.records import Record
@@ -23,7 +23,12 @@ def slowdown(records: Sequence[Record], slots: int) -> float | None:
     return max(1.0, *found) if found else None
 
 
+def quarter_of(full: int, loads: Iterable[int]) -> int | None:
+    """The highest of `loads` that is at most a fourth of `full`; None without one."""
+    return max((load for load in loads if 4 * load <= full), default=None)
+
+
 def _ratio(e2e_ms: dict[int, float], slots: int) -> float | None:
     full = min((load for load in e2e_ms if load >= slots), default=max(e2e_ms))
-    quarter = max((load for load in e2e_ms if 4 * load <= full), default=None)
+    quarter = quarter_of(full, e2e_ms)
     return None if quarter is None else e2e_ms[full] / e2e_ms[quarter]

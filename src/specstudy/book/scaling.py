@@ -133,9 +133,9 @@ class Scaling:
         """What each policy did."""
         return pictures.policies_table(self.tried)
 
-    def slowdown_table(self) -> Table | Text:
-        """How much longer a request takes in a fuller server, as chapter 04 measured it."""
-        return slower.measured_table(self._profiles_compared, recorded_dir())
+    def slowdown_tables(self) -> Stack | Text:
+        """How much longer a request takes in a fuller server, as chapter 04 measured it, a table for each profile."""
+        return slower.measured_tables(self._profiles_compared, recorded_dir())
 
     def slowdown_figure(self) -> Picture | Text:
         """Replicas over time where a full replica is slower, with the floor that takes it so and with the one that doesn't."""

@@ -9,51 +9,47 @@ from statistics import fmean
 import pandas as pd
 
 from specstudy.analysis import Cell, of_main_workload
+from specstudy.analysis.slowdown import quarter_of
 from specstudy.book.saving import COMPARISON
-from specstudy.catalog import load_profile
+from specstudy.catalog import Profile, load_profile
 from specstudy.errors import ConfigError, StudyError
-from specstudy.figures import Table, Text
+from specstudy.figures import Stack, Table, Text
 from specstudy.figures.tables import DASH
 from specstudy.scaling.scenarios import AS_IF_LINEAR, SHIPPED
 from specstudy.scaling.studies import SHORT_WAIT_S, SLOW_COLD_START_S, SLOW_HIGH_S, SLOW_LOADS, SLOW_SETTLED_S, slowdown_study
 from specstudy.study import read_study
 
-NOTHING = Text("*Chapter 04 holds no two loads of real weights of which one is four times the other, so no slowdown can be told.*")
+NOTHING = Text("*Chapter 04 holds no two loads of which one is four times the other, so no slowdown can be told.*")
 
 
-def measured_table(profiles: Sequence[str], results: Path) -> Table | Text:
-    """A row for each server of the first profile with real weights: mean time of a request at a concurrency over that at a quarter of it or less."""
+def measured_tables(profiles: Sequence[str], results: Path) -> Stack | Text:
+    """A table for each profile, a row a server: mean time of a request at a concurrency over that at a quarter of it or less."""
+    found = []
     for name in profiles:
         profile = load_profile(name)
-        if profile.evidence != "real":
-            continue
         try:
             cells = of_main_workload(read_study(profile, COMPARISON, results).cells)
         except (ConfigError, StudyError):
             continue
-        if (table := _table(cells, name)) is not None:
-            return table
-    return NOTHING
+        if (table := _table(cells, profile)) is not None:
+            found.append((profile.title.rstrip("."), table))
+    return Stack(tuple(found)) if found else NOTHING
 
 
-def _table(cells: Sequence[Cell], profile: str) -> Table | None:
+def _table(cells: Sequence[Cell], profile: Profile) -> Table | None:
     times: dict[str, dict[int, float]] = {}
     for cell in cells:
         found = [record.e2e_ms_mean for record in cell.records if record.e2e_ms_mean is not None]
         if cell.load.concurrency is not None and found:
             times.setdefault(cell.label, {})[cell.load.concurrency] = fmean(found)
-    pairs = sorted({(full, low) for by_load in times.values() for full in by_load if (low := _quarter(by_load, full)) is not None})
+    pairs = sorted({(full, low) for by_load in times.values() for full in by_load if (low := quarter_of(full, by_load)) is not None})
     if not pairs:
         return None
     rows = [
         {"method": label, **{f"c={full} over c={low}": _over(by_load.get(full), by_load.get(low)) for full, low in pairs}} for label, by_load in times.items()
     ]
-    note = f"Mean time of a request, first to last, in a closed loop; chapter {COMPARISON} under {profile}, over all repeats, without an interval."
-    return Table(pd.DataFrame(rows), "real", note)
-
-
-def _quarter(by_load: dict[int, float], full: int) -> int | None:
-    return max((load for load in by_load if 4 * load <= full), default=None)
+    note = f"Mean time of a request in a closed loop over that at a quarter of the load or less; chapter {COMPARISON}, over all repeats, without an interval."
+    return Table(pd.DataFrame(rows), profile.evidence, note)
 
 
 def _over(full: float | None, low: float | None) -> str:

@@ -4,8 +4,8 @@ Queue wait alone flaps: once there are enough replicas nobody waits, and the rat
 replica. So there are two metrics, and the autoscaler takes the larger answer. `queue_wait_ms` says that there are too
 few replicas; `slots_in_use`, whose sum is arrivals times service time (Little's law), says how many must stay.
 
-The service time isn't the same at any number of replicas: in a full one a request is slower, and with speculation much
-slower, than in one that is nearly empty. So slots in use understate what fewer replicas would have to hold, and the
+The service time isn't the same at any number of replicas: in a full one a request is slower than in one that is nearly
+empty, and a draft that is cheap beside few requests may cost much beside many. So slots in use understate what fewer replicas would have to hold, and the
 floor's target is divided by that slowdown.
 """
 
