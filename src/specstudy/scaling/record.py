@@ -65,7 +65,9 @@ class ScalingRun(BaseModel):
     service_s_mean: float | None = measured("From slot to last token, mean over the requests of the first stage that found a slot free", "s")
     service_full_s_mean: float | None = measured("The same of the requests that had to wait for a slot, so that every slot was busy; older runs lack it", "s")
     replicas_needed: int | None = measured(
-        "Fewest replicas whose slots hold the high rate: rate times the longer of the two service times over slots, rounded up", "replicas"
+        "Fewest replicas at which 95 % of the requests get a slot within the SLO at the high rate and the longer of the two service times, by Erlang's "
+        "formula; in older runs those whose slots hold the shorter one",
+        "replicas",
     )
     replicas_max: int | None = measured("Most replicas that were asked for", "replicas")
     replicas_low_while_high: int | None = measured("Fewest replicas asked for from the time they sufficed to the end of the high load", "replicas")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from specstudy.records import RequestRow
-from specstudy.scaling.outcomes import full_service_time_s, outcomes, recovery_s, service_time_s, within_slo
+from specstudy.scaling.outcomes import fewest, full_service_time_s, late_share, outcomes, recovery_s, service_time_s, within_slo
 from specstudy.scaling.record import Sample
 
 STAGES = ((2.0, 10.0), (6.0, 60.0), (2.0, 30.0))
@@ -49,7 +51,7 @@ def test_every_figure_by_hand() -> None:
     assert found == {
         "service_s_mean": pytest.approx(1.0),
         "service_full_s_mean": None,  # 18 had to wait: too few to tell
-        "replicas_needed": 2,  # 6 requests/s of 1 s in 4 slots: 1.5
+        "replicas_needed": 3,  # 6 requests/s of 1 s in 8 slots: 13 % wait over 0.5 s, see below
         "replicas_max": 3,
         "replicas_low_while_high": 3,
         "decided_s": 4,
@@ -74,12 +76,35 @@ def test_a_dip_below_the_need_shows() -> None:
 
 
 def test_the_need_is_reckoned_with_a_full_replicas_service_time() -> None:
-    """Alone a request takes 1 s; those that wait 3 s for a slot take 0.1 s to prefill and 1.9 s from first to last token. 6 requests/s of 2 s in 4 slots: 3."""
+    """Alone a request takes 1 s; those that wait 3 s for a slot take 0.1 s to prefill and 1.9 s from first to last token. 12 of 16 slots
+    busy leave 10 % beyond the SLO, 12 of 20 next to none."""
+    assert [late_share(6, 2.0, slots, 0.5) > 0.05 for slots in (16, 20)] == [True, False]
     rows = [row(float(at), 3.0, 2.0) if 12 <= at < 32 else row(float(at)) for at in range(100)]
     assert full_service_time_s(rows, 10) == pytest.approx(2.0)
     assert full_service_time_s(rows[:31], 10) is None  # 19 that waited
     found = outcomes(rows, SAMPLES, STAGES, slots=4, slo_ttft_ms=500, minimum=1)
-    assert (found["service_s_mean"], found["service_full_s_mean"], found["replicas_needed"]) == (pytest.approx(1.0), pytest.approx(2.0), 3)
+    assert (found["service_s_mean"], found["service_full_s_mean"], found["replicas_needed"]) == (pytest.approx(1.0), pytest.approx(2.0), 5)
+
+
+def erlang_c(slots: int, busy: float) -> float:
+    """As a textbook has it, by the sum of the states' weights."""
+    full = busy**slots / math.factorial(slots) / (1 - busy / slots)
+    return full / (sum(busy**k / math.factorial(k) for k in range(slots)) + full)
+
+
+@pytest.mark.parametrize(("slots", "busy"), [(1, 0.8), (2, 1.0), (8, 6.0), (64, 60.0)])
+def test_the_share_that_waits_too_long(slots: int, busy: float) -> None:
+    """One server at 80 %: 80 % wait at all. Two at half: a third. Over 0.5 s of a service of 1 s: by e to the -(slots - busy)/2."""
+    assert {(1, 0.8): 0.8, (2, 1.0): 1 / 3}.get((slots, busy), erlang_c(slots, busy)) == pytest.approx(erlang_c(slots, busy))
+    assert late_share(busy, 1.0, slots, 0) == pytest.approx(erlang_c(slots, busy))
+    assert late_share(busy, 1.0, slots, 0.5) == pytest.approx(erlang_c(slots, busy) * math.exp(-(slots - busy) / 2))
+
+
+def test_the_fewest_that_hold_the_slo() -> None:
+    """8 slots at 6 busy leave 13 % beyond half a second, 12 slots next to none; a load of all slots is never held."""
+    assert late_share(6, 1.0, 8, 0.5) == pytest.approx(0.131, abs=0.001)
+    assert late_share(8, 1.0, 8, 0.5) == 1
+    assert [fewest(rate, 1.0, 4, 0.5) for rate in (1, 6, 8)] == [1, 3, 3]
 
 
 def test_a_lost_request_is_never_within_the_slo() -> None:
