@@ -4,14 +4,15 @@
         "lab run --profile h200-smollm2; lab run --profile h200-smollm2 --method eagle3 --draft smollm2-135m-eagle3 -k 5" \\
         "limits --profile h200-smollm2; measure 04_eagle3 --profile h200-smollm2"
 
-A job is specstudy's commands, one after the other, separated by semicolons. Job 0 gets GPU 0 and the first share of the cores, one hardware thread
-of each, and so on: what runs beside it then takes no core from it. After --limit-s, and on Ctrl-C, the commands under way are told to stop as by
-Ctrl-C, so they keep what is finished; those after them aren't begun. Two jobs that measure parts of one chapter need a --results-dir each;
-scripts/keep_results.py makes one of them.
+A job is specstudy's commands, one after the other, separated by semicolons. Job 0 gets the first GPU, of those in CUDA_VISIBLE_DEVICES where that is
+set, and the first share of the cores, one hardware thread of each, and so on: what runs beside it then takes no core from it. After --limit-s, on
+Ctrl-C and on SIGTERM the commands under way are told to stop as by Ctrl-C, so they keep what is finished; those after them aren't begun. Two jobs
+that measure parts of one chapter need a --results-dir each; scripts/keep_results.py makes one of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import signal
@@ -24,6 +25,7 @@ from pathlib import Path
 from threading import Event
 from typing import Annotated
 
+import pynvml
 import typer
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -38,17 +40,50 @@ def main(
 ) -> None:
     """See the module's text."""
     shares = core_shares(one_thread_each(os.sched_getaffinity(0), TOPOLOGY), len(jobs))
-    commands = [[shlex.split(command) for command in job.split(";") if command.strip()] for job in jobs]
+    commands, gpus = [commands_of(job) for job in jobs], gpus_for(len(jobs))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     logs.mkdir(parents=True, exist_ok=True)
     over, deadline = Event(), None if limit_s is None else time.monotonic() + limit_s
     with ThreadPoolExecutor(len(jobs)) as pool:
-        running = [pool.submit(job, number, commands[number], shares[number], logs, over, deadline) for number in range(len(jobs))]
+        running = [pool.submit(run_job, number, commands[number], shares[number], gpus[number], logs, over, deadline) for number in range(len(jobs))]
         try:
             good = [one.result() for one in running]
         except KeyboardInterrupt:
             over.set()
             raise SystemExit(130) from None
     raise SystemExit(0 if all(good) else 1)
+
+
+def commands_of(job: str) -> list[list[str]]:
+    """A job's commands as words. Raises SystemExit for a job without one, or a quote that isn't closed."""
+    lexer = shlex.shlex(job, posix=True, punctuation_chars=";")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        words = list(lexer)
+    except ValueError as error:
+        raise SystemExit(f"job {job!r}: {error}") from None
+    split = [list(group) for ends, group in itertools.groupby(words, key=lambda word: set(word) == {";"}) if not ends]
+    if not split:
+        raise SystemExit(f"job {job!r}: no command")
+    return split
+
+
+def gpus_for(jobs: int) -> list[str]:
+    """A GPU for each job, by the name that CUDA_VISIBLE_DEVICES has for it. Raises SystemExit for more jobs than GPUs; a host without any names none."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [name.strip() for name in told.split(",") if name.strip()] if told is not None else [str(number) for number in range(gpu_count())]
+    if names and len(names) < jobs:
+        raise SystemExit(f"{jobs} jobs, {len(names)} GPUs: each job needs one of its own")
+    return names[:jobs] or [""] * jobs
+
+
+def gpu_count() -> int:
+    """GPUs that the driver lists; 0 without a driver."""
+    try:
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:
+        return 0
 
 
 def one_thread_each(allowed: set[int], topology: Path) -> list[int]:
@@ -68,9 +103,9 @@ def core_shares(cores: Sequence[int], jobs: int) -> list[list[int]]:
     return [list(cores[number * each : (number + 1) * each]) for number in range(jobs)]
 
 
-def job(number: int, commands: Sequence[Sequence[str]], cores: Sequence[int], logs: Path, over: Event, deadline: float | None) -> bool:
+def run_job(number: int, commands: Sequence[Sequence[str]], cores: Sequence[int], gpu: str, logs: Path, over: Event, deadline: float | None) -> bool:
     """One job to its end; whether all of its commands ended well."""
-    good, env = True, {**os.environ, "CUDA_VISIBLE_DEVICES": str(number)}
+    good, env = True, {**os.environ, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
     with (logs / f"job-{number}.log").open("ab") as log:
         for words in commands:
             if over.is_set() or (deadline is not None and time.monotonic() >= deadline):

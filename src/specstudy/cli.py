@@ -120,20 +120,22 @@ def measure(
     profile: ProfileOption = DEFAULT_PROFILE,
     results_dir: ResultsOption = Path("results"),
     cell_budget_s: Annotated[float | None, typer.Option(min=1, help="seconds a cell may spend on repeats beyond the minimum, instead of the profile's")] = None,
-    repeats: Annotated[int | None, typer.Option(min=2, help="exactly so many repeats of a cell, instead of the profile's rule")] = None,
+    repeats: Annotated[int | None, typer.Option(min=2, help="exactly so many repeats of each cell, instead of the profile's rules")] = None,
     only: Annotated[list[str] | None, typer.Option(help="a method, draft or server like NAME-k3, to measure that part and the baseline; repeatable")] = None,
     concurrency: Annotated[list[int] | None, typer.Option(help="one of the chapter's closed loads, to measure that part; repeatable")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="say what would be measured and how long it would take, start nothing")] = False,
 ) -> None:
     """Measure one chapter's cells; a rerun goes on where an earlier one stopped."""
-    from specstudy.plan import at_concurrencies
+    from specstudy.plan import at_concurrencies, with_repeats
     from specstudy.study import describe_chapter, run_chapter
 
     found = load_profile(profile)
+    if cell_budget_s is not None and repeats is not None:
+        raise ConfigError("repeats", repeats, "without --cell-budget-s: exactly so many, whatever they take")
     if cell_budget_s is not None:
-        found = _with_rules(found, cell_budget_s=cell_budget_s)
+        found = _with_budget(found, cell_budget_s)
     if repeats is not None:
-        found = _with_rules(found, min_repeats=repeats, max_repeats=repeats)
+        found = with_repeats(found, chapter, repeats)
     if concurrency:
         found = at_concurrencies(found, chapter, concurrency)
     folder = results_dir.resolve() / found.name
@@ -144,8 +146,8 @@ def measure(
     _print_summary(found, results_dir, [chapter])
 
 
-def _with_rules(profile: Profile, **rules: float) -> Profile:
-    return profile.model_copy(update={"measuring": profile.measuring.model_copy(update=rules)})
+def _with_budget(profile: Profile, cell_budget_s: float) -> Profile:
+    return profile.model_copy(update={"measuring": profile.measuring.model_copy(update={"cell_budget_s": cell_budget_s})})
 
 
 @app.command()

@@ -45,7 +45,11 @@ def run(
     max_replicas: Annotated[int, typer.Option(min=1, help="most replicas that the autoscaler may ask for")] = 8,
     slowdown: Annotated[
         float | None,
-        typer.Option(min=1, max=SLOWEST, help="time of a request in a full replica over that with a quarter of its slots busy; by default from the records"),
+        typer.Option(
+            min=1,
+            max=SLOWEST,
+            help="a token's time in a full replica over that in one a quarter full; from the records, 1 for stand-ins, which it paces",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=HIGHEST_SEED)] = 0,
 ) -> None:

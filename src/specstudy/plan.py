@@ -129,9 +129,9 @@ def _names(deployment: Deployment) -> set[str]:
 
 
 def at_concurrencies(profile: Profile, chapter: str, wanted: Sequence[int]) -> Profile:
-    """The profile with these loads of the chapter alone: parts of a grid may then be measured side by side, each load with its baseline.
+    """The profile with these closed loads of the chapter alone, and no open one: parts of a grid may then be measured side by side.
 
-    Raises ConfigError for a concurrency at which the chapter measures nothing.
+    A load has its baseline beside it where the whole chapter has. Raises ConfigError for a concurrency at which the chapter measures nothing.
     """
     check_chapter(profile, chapter)
     plan = profile.chapters[chapter]
@@ -141,11 +141,21 @@ def at_concurrencies(profile: Profile, chapter: str, wanted: Sequence[int]) -> P
             raise ConfigError.unknown("concurrency", load, [str(one) for one in sorted(known)])
 
     def kept(arrivals: Arrivals) -> Arrivals:
-        return arrivals.model_copy(update={"concurrencies": tuple(load for load in arrivals.concurrencies if load in wanted)})
+        left = tuple(load for load in arrivals.concurrencies if load in wanted)
+        return arrivals.model_copy(update={"pattern": "closed", "concurrencies": left})
 
     sections = tuple(section.model_copy(update={"arrivals": kept(section.arrivals)}) for section in plan.sections)
     part = plan.model_copy(update={"arrivals": kept(plan.arrivals), "sections": sections})
     return profile.model_copy(update={"chapters": {**profile.chapters, chapter: part}})
+
+
+def with_repeats(profile: Profile, chapter: str, repeats: int) -> Profile:
+    """The profile with exactly so many repeats of every cell of the chapter, whatever its rules and sections say."""
+    check_chapter(profile, chapter)
+    rules = profile.measuring.model_copy(update={"min_repeats": repeats, "max_repeats": repeats})
+    plan = profile.chapters[chapter]
+    part = plan.model_copy(update={"sections": tuple(section.model_copy(update={"repeats": None}) for section in plan.sections)})
+    return profile.model_copy(update={"measuring": rules, "chapters": {**profile.chapters, chapter: part}})
 
 
 @dataclass(frozen=True)

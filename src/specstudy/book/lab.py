@@ -43,8 +43,8 @@ STANDIN_RATE = 3.4
 class Wanted:
     """One run. `high_s`: how long the load is tripled. `rate`: requests/s before and after; by default the profile's.
 
-    `server`: what serves; by default stand-ins for a CPU's profile, vLLM for a GPU's. `slowdown`: how much longer a request takes in a full replica
-    than in one with a quarter of its slots busy; by default what the records say, and 1 for stand-ins, whose pace it sets.
+    `server`: what serves; by default stand-ins for a CPU's profile, vLLM for a GPU's. `slowdown`: how much slower tokens come from a full replica
+    than from one a quarter full; by default the largest that the records have, and 1 for stand-ins, whose pace it sets.
     """
 
     profile: str = "cpu-smollm2"
@@ -100,7 +100,7 @@ def prepare(wanted: Wanted) -> Prepared:
 
 def _standin(wanted: Wanted) -> Prepared:
     argv = ("python", "-m", "specstudy.scaling.standin", "--port", str(PORT), "--served-model-name", "words", "--max-num-seqs", str(STANDIN_SLOTS))
-    slowdown = wanted.slowdown or 1.0
+    slowdown = 1.0 if wanted.slowdown is None else wanted.slowdown
     pace = STANDIN_PACE if slowdown == 1 else (*STANDIN_PACE, "--slowdown", f"{slowdown:g}")
     replica = Replica("stand-in", "words", "paced stand-in", specstudy.__version__, STANDIN_SLOTS, argv + pace)
     load = LoadSpec(wanted.stages(wanted.rate or STANDIN_RATE), (Prompt.user("Say something."),), STANDIN_TOKENS, seed=wanted.seed)
@@ -129,7 +129,7 @@ def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
     replica = Replica("real", found.target, "vllm", version, slots, argv, wanted.method, wanted.draft, wanted.num_speculative_tokens)
     prompts, max_tokens = lab_prompts(found)
     load = LoadSpec(wanted.stages(wanted.rate or half_used_rate(found)), prompts, max_tokens, seed=wanted.seed)
-    slowdown = wanted.slowdown or recorded_slowdown(found, wanted.method, wanted.draft, wanted.num_speculative_tokens)
+    slowdown = recorded_slowdown(found, profile.engine.max_num_seqs) if wanted.slowdown is None else wanted.slowdown
     return Prepared(wanted, _spec(wanted, replica, vllm_env(deployment), slowdown, start_s, found.engine.start_timeout_s), replica, load)
 
 

@@ -16,7 +16,7 @@ SLOTS = 4
 # Until a replica answers /health while others of it run or start beside it: 60 to 90 s on one H200 with 16 cores, about 40 s on a CPU without compilation.
 START_S = {"gpu": 90.0, "cpu": 40.0}
 CHAPTER, WORKLOAD = "03_baseline", "chat"
-COMPARED = CHAPTER, "04_eagle3"  # of the same model runner
+MEASURED = CHAPTER, "04_eagle3", "05_peagle"
 # Nine replicas, one of them on its way out, must fit beside each other. 1 GiB holds the four longest requests many times over; the largest
 # CUDA graph holds their tokens with K up to 15, and few graphs make a quick start.
 SLICE = {"gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 2**30, "max-cudagraph-capture-size": 64}
@@ -38,13 +38,15 @@ def lab_prompts(profile: Profile) -> tuple[tuple[Prompt, ...], int]:
     return make_plan(profile, CHAPTER, tell).pools[WORKLOAD].prompts, profile.workloads[WORKLOAD].max_tokens
 
 
-def recorded_slowdown(profile: Profile, method: str, draft: str | None, num_speculative_tokens: int | None, results: Path | None = None) -> float:
-    """How much longer a request takes in a full replica than in one with a quarter of its slots busy; 1, with a word of it, where no record says."""
-    wanted = method, draft, num_speculative_tokens
+def recorded_slowdown(profile: Profile, held: int, results: Path | None = None) -> float:
+    """The largest slowdown of a full replica that the profile's chapters 03 to 05 have, whatever the method; 1, with a word of it, where none says.
+
+    One for all methods: runs are compared under one policy, and a service's autoscaler stays when its method changes. held: slots of the servers that
+    were measured.
+    """
     folder = (results or recorded_dir()) / profile.name
-    records = [record for chapter in COMPARED for record in load_records(folder / f"{chapter}.jsonl").records]
-    own = [one for one in records if (one.method, one.draft, one.num_speculative_tokens) == wanted and one.workload == WORKLOAD]
-    found = slowdown(own, SLOTS)
+    records = [record for chapter in MEASURED for record in load_records(folder / f"{chapter}.jsonl").records]
+    found = slowdown(records, SLOTS, held)
     if found is None:
         tell(f"no record of {profile.name} says how much slower a full replica is: the floor takes it for as quick as an idle one; --slowdown says it")
     return found or 1.0

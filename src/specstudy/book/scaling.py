@@ -60,15 +60,15 @@ class Scaling:
 
     @cached_property
     def _even(self) -> list[RunView]:
-        """Runs but for those of stand-ins that were told to be slower when full."""
-        return [view for view in self.runs if view.slowdown == 1]
+        """Runs but for those of stand-ins that were told to be slower when full; those beside it where the profile has none of its own."""
+        return [view for view in self.runs if view.slowdown == 1] or [view for view in self._beside if view.slowdown == 1]
 
     @cached_property
     def slowed(self) -> list[RunView]:
-        """Runs of stand-ins that were told to be slower when full, all by as much as the newest."""
+        """Runs of stand-ins that were told to be slower when full, all by as much as the newest and under its load."""
         found = [view for view in [*self._beside, *self.runs] if view.slowdown > 1]
         newest = max(found, key=lambda view: view.run.started_at, default=None)
-        return [view for view in found if newest is not None and view.slowdown == newest.slowdown]
+        return [view for view in found if newest is not None and (view.slowdown, view.run.stages) == (newest.slowdown, newest.run.stages)]
 
     @cached_property
     def comparison(self) -> Comparison | None:
@@ -78,14 +78,14 @@ class Scaling:
     @cached_property
     def main(self) -> RunView | None:
         """The run of the shipped policy; where there is none, as on a cluster of one's own, the newest; one beside where all of the profile's own failed."""
-        return of_policy(self._even, SHIPPED) or of_policy(self._even or self._beside, None if self._even else SHIPPED)
+        return of_policy(self._even, SHIPPED) or of_policy(self._even, None)
 
     @property
     def note(self) -> Text:
         """Where the runs come from, a paragraph for each kind of server; failed ones and lines that couldn't be read are named."""
         lines = ["*No good scaling run is on file. `specstudy lab run` makes one, or mode live.*"]
         if self.main is not None:
-            own = [view for view in self.runs or self._beside if view.run.server == self.main.run.server]
+            own = [view for view in self._even if view.run.server == self.main.run.server]
             lines = self._origin(own)
             if self.tried and self.tried[0].run.server != own[0].run.server:
                 lines += ["The policies that failed were tried on other servers:", *self._origin(self.tried)]
@@ -143,7 +143,12 @@ class Scaling:
 
     def slowdown_runs(self) -> Table | Text:
         """What those runs did."""
-        return pictures.policies_table(self.slowed)
+        if not self.slowed:
+            return NO_RECORDS
+        one = self.slowed[0]
+        low, high = (rate for rate, _ in one.run.stages[:2])
+        told = f" A token takes {one.slowdown:g} times as long with all slots busy as with a quarter of them; {low:g} and {high:g} requests/s."
+        return pictures.policies_table(self.slowed, told)
 
     def slowdown_study(self) -> Table | Text:
         """The two floors over slowdowns and loads."""

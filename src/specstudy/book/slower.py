@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
 import pandas as pd
 
 from specstudy.analysis import Cell, of_main_workload
-from specstudy.analysis.slowdown import quarter_of
+from specstudy.analysis.slowdown import quarter_of, tpots
 from specstudy.book.saving import COMPARISON
 from specstudy.catalog import Profile, load_profile
 from specstudy.errors import ConfigError, StudyError
@@ -19,11 +18,11 @@ from specstudy.scaling.scenarios import AS_IF_LINEAR, SHIPPED
 from specstudy.scaling.studies import SHORT_WAIT_S, SLOW_COLD_START_S, SLOW_HIGH_S, SLOW_LOADS, SLOW_SETTLED_S, slowdown_study
 from specstudy.study import read_study
 
-NOTHING = Text("*Chapter 04 holds no two loads of which one is four times the other, so no slowdown can be told.*")
+NOTHING = Text("*No good records of chapter 04 have two loads of which one is four times the other, so no slowdown can be told.*")
 
 
 def measured_tables(profiles: Sequence[str], results: Path) -> Stack | Text:
-    """A table for each profile, a row a server: mean time of a request at a concurrency over that at a quarter of it or less."""
+    """A table for each profile, a row a server: mean TPOT at a concurrency over that at a quarter of it or less."""
     found = []
     for name in profiles:
         profile = load_profile(name)
@@ -37,18 +36,14 @@ def measured_tables(profiles: Sequence[str], results: Path) -> Stack | Text:
 
 
 def _table(cells: Sequence[Cell], profile: Profile) -> Table | None:
-    times: dict[str, dict[int, float]] = {}
-    for cell in cells:
-        found = [record.e2e_ms_mean for record in cell.records if record.e2e_ms_mean is not None]
-        if cell.load.concurrency is not None and found:
-            times.setdefault(cell.label, {})[cell.load.concurrency] = fmean(found)
+    times = tpots(cells)
     pairs = sorted({(full, low) for by_load in times.values() for full in by_load if (low := quarter_of(full, by_load)) is not None})
     if not pairs:
         return None
     rows = [
         {"method": label, **{f"c={full} over c={low}": _over(by_load.get(full), by_load.get(low)) for full, low in pairs}} for label, by_load in times.items()
     ]
-    note = f"Mean time of a request in a closed loop over that at a quarter of the load or less; chapter {COMPARISON}, over all repeats, without an interval."
+    note = f"Mean TPOT in a closed loop over that at a quarter of the load or less; chapter {COMPARISON}, over all repeats, without an interval."
     return Table(pd.DataFrame(rows), profile.evidence, note)
 
 
@@ -69,8 +64,9 @@ def simulated_table(service_s: Sequence[float], slots: int) -> Table:
         row |= {f"replicas, {said}": f"{found[name].replicas:.2f}" for name, said in names.items()}
         rows.append(row)
     note = (
-        f"Simulated with the service times of the first run, {slots} slots and a cold start of {SLOW_COLD_START_S:.0f} s. Loads of {min(SLOW_LOADS):g} to "
-        f"{max(SLOW_LOADS):g} times what one full replica holds, {SLOW_HIGH_S / 60:.0f} min each; waits, over {SHORT_WAIT_S:g} s, and replicas of the last "
-        f"{SLOW_SETTLED_S / 60:.0f} min."
+        f"Simulated with the service times of the first run, {slots} slots and a cold start of {SLOW_COLD_START_S:.0f} s. {len(SLOW_LOADS)} loads of "
+        f"{min(SLOW_LOADS):g} to {max(SLOW_LOADS):g} times what one full replica holds, {SLOW_HIGH_S / 60:.0f} min each. Below the need: fewer replicas asked "
+        f"for than hold waits to {SHORT_WAIT_S:g} s for 95 % of the requests, by Erlang's formula. Long waits, over {SHORT_WAIT_S:g} s, and replicas: of the "
+        f"last {SLOW_SETTLED_S / 60:.0f} min."
     )
     return Table(pd.DataFrame(rows), "simulated", note)

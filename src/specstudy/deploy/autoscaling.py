@@ -19,11 +19,12 @@ POLLING_S = 15  # KEDA's; the HPA's own sync period
 def policy_of(found: Resolved, others: Iterable[Resolved] = ()) -> HpaPolicy:
     """The study's policy for this deployment's slots and cold start.
 
-    One autoscaler serves all overlays, so it allows for the largest slowdown of a full replica that was measured of any; 1 where none was.
+    One autoscaler serves all overlays, so it allows for the largest slowdown of a full replica that was measured of any; 1 where none was, also where
+    no record filled half of the slots.
     """
     wanted, slots = found.wanted, found.deployment.max_num_seqs
-    measured = [slowdown(one.evidence.records, slots) or 1.0 for one in (found, *others) if one.evidence]
-    # In tenths, so that noise between two measurements changes no manifest.
+    measured = [slowdown(one.evidence.records, slots, slots) or 1.0 for one in (found, *others) if one.evidence]
+    # In tenths upwards: it is no more exact than that.
     told = math.ceil(10 * max(measured, default=1.0)) / 10
     return shipped_policy(slots, wanted.cold_start_s, slowdown=told, min_replicas=wanted.min_replicas, max_replicas=wanted.max_replicas)
 

@@ -102,7 +102,7 @@ class Ended:
             "method": self.name,
             "replicas there": f"{self.replicas:.1f}",
             "slots in use there": f"{self.slots:.1f}",
-            "needed by slots": DASH if run.replicas_needed is None else run.replicas_needed,
+            "needed": DASH if run.replicas_needed is None else run.replicas_needed,
             "within SLO there": _percent(self.good_share),
             "within SLO since the step": _percent(self.view.good_share(run.step_s, self._end_s)),
             "most since the step": int(self._samples(run.step_s)["replicas"].max()),
@@ -177,8 +177,8 @@ class Comparison:
         note = (
             f"One run each, at {run.stages[0][0]:g} and {run.stages[1][0]:g} requests/s, {same}. {self._lengths()} 'There' is {self._there()}. The time of a "
             f"request is from its sending to its last token, a wait for a slot in it: a mean over the first {self.ends[0].low_s:.0f} s, and one run has no "
-            "interval. Needed by slots: the fewest replicas whose slots hold 3x at the time that a request is in a slot of one replica, over all of the run's "
-            f"first 1x; the autoscaler keeps slots free beyond that. Slots in use are means over the {window_s:.0f} s before, so what was served late of a "
+            "interval. Needed: the fewest replicas that hold the SLO at 3x, reckoned from the time that a request is in a slot, see the records' field; the "
+            f"autoscaler keeps slots free beyond that. Slots in use are means over the {window_s:.0f} s before, so what was served late of a "
             f"backlog is in them.{shared}"
         )
         return Table(pd.DataFrame([end.row() for end in self.ends]), "real", note)

@@ -2,7 +2,8 @@
 
 A request goes to the ready replica with the fewest requests and stays there, as with a real load balancer: a backlog
 isn't spread again when a replica is added. A replica runs up to `slots` requests; each takes a service time drawn from
-measured ones, longer the more of the slots are busy when it begins: `slowdown` times as long in the last free one.
+measured ones, longer the more of the slots are busy when it begins: up to a quarter as they are, `slowdown` times as long
+in the last free one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specstudy.errors import ConfigError
+from specstudy.scaling.policy import check_slowdown
+
+
+def pace(busy: int, slots: int, slowdown: float) -> float:
+    """Time of a token over that where a quarter of the slots is busy: 1 up to there, then in a straight line to `slowdown` where all are."""
+    quarter = max(1, slots // 4)
+    return 1 + (slowdown - 1) * max(0, busy - quarter) / max(1, slots - quarter)
 
 
 @dataclass
@@ -42,8 +50,7 @@ class Fleet:
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise ConfigError("slots", self.slots, "at least 1")
-        if self.slowdown < 1:
-            raise ConfigError("slowdown", self.slowdown, "at least 1")
+        check_slowdown(self.slowdown)
         if self.cold_start_s < 0 or self.horizon_s <= 0:
             raise ConfigError("cold_start_s, horizon_s", (self.cold_start_s, self.horizon_s), "a time of at least 0, and one above 0")
         seconds = int(self.horizon_s) + 2
@@ -97,8 +104,8 @@ class Fleet:
                 if replica.open and replica.unfinished == unfinished:
                     break
             start = max(now, replica.free[0], replica.ready_s)
-            busy = sum(until > start for until in replica.free)
-            end = start + service * (1 + (self.slowdown - 1) * busy / max(1, self.slots - 1))
+            busy = 1 + sum(until > start for until in replica.free)
+            end = start + service * pace(busy, self.slots, self.slowdown)
             heapq.heapreplace(replica.free, end)
             replica.unfinished += 1
             heapq.heappush(fewest, (replica.unfinished, index))

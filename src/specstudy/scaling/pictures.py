@@ -168,8 +168,8 @@ def policies_figure(found: Sequence[RunView], question: str = "Which policy hold
     return Picture.of(figure, question, alt, kind_of(shown[0].run))
 
 
-def policies_table(found: Sequence[RunView]) -> Table | Text:
-    """What each policy did, failures included."""
+def policies_table(found: Sequence[RunView], told: str = "") -> Table | Text:
+    """What each policy did, failures included; `told`: what the note adds."""
     if not found:
         return NO_RECORDS
     found = sorted(found, key=lambda view: view.label != SHIPPED)
@@ -182,7 +182,7 @@ def policies_table(found: Sequence[RunView]) -> Table | Text:
         if len({view.run.stages[1][1] for view in found}) > 1
         else f" Within SLO: of the requests due in the {alike_s:.0f} s at 3x."
     )
-    return Table(pd.DataFrame(rows), kind_of(found[0].run), ideas + lasted)
+    return Table(pd.DataFrame(rows), kind_of(found[0].run), ideas + lasted + told)
 
 
 def _figures(view: RunView, alike_s: float) -> dict[str, object]:
@@ -249,7 +249,7 @@ def _shared(view: RunView) -> str:
     return (
         f"From its first to its last token a request took {alone:.2f} s before the step and {together:.2f} s in the last {SETTLED_S:.0f} s of the high load "
         f"(medians): all replicas share {run.gpu or f'{run.host_cpus} processors'}, and work in fuller batches. The needed replicas are reckoned with the time "
-        + ("of those that found every slot busy." if run.service_full_s_mean is not None else "before the step.")
+        + ("of those that found every slot busy." if (run.service_full_s_mean or 0) > (run.service_s_mean or 0) else "before the step.")
     )
 
 

@@ -135,6 +135,12 @@ def quantity(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{round(value * 1000)}m"
 
 
+def check_slowdown(slowdown: float) -> None:
+    """Raises ConfigError for one below 1, or none at all."""
+    if not 1 <= slowdown < math.inf:
+        raise ConfigError("slowdown", slowdown, "at least 1: a full replica's tokens don't come quicker than an idle one's")
+
+
 def shipped_policy(
     slots: int,
     cold_start_s: float,
@@ -148,13 +154,14 @@ def shipped_policy(
     """The policy that the study recommends; chapter 08 says why and shows what failed.
 
     slots: requests that a replica runs at once (vLLM's max_num_seqs). cold_start_s: from a pod's creation to its
-    readiness. slowdown: time of a request where all slots are busy over that where a quarter of them is. Raises
-    ConfigError for one below 1. Scaling up may triple within a period and no more: the wait stays high until new replicas are ready and
-    the backlog is gone, and would be answered anew at each sync. The period outlasts that time and the window for
-    scaling down after it, since old controllers (1.20) take an answer of that window up again once a limit allows it.
+    readiness. slowdown: time of a token where all slots are busy over that where a quarter of them is; a floor so
+    divided keeps more replicas than needed where many are full anyway. Raises ConfigError for a slowdown below 1.
+
+    Scaling up may triple within a period and no more: the wait stays high until new replicas are ready and the backlog
+    is gone, and would be answered anew at each sync. The period outlasts that time and the window for scaling down
+    after it, since old controllers (1.20) take an answer of that window up again once a limit allows it.
     """
-    if not 1 <= slowdown < math.inf:
-        raise ConfigError("slowdown", slowdown, "at least 1: a full replica's requests aren't quicker than an idle one's")
+    check_slowdown(slowdown)
     period_s = min(LONGEST_PERIOD_S, math.ceil(2 * cold_start_s + 100))
     window_s = min(LONGEST_WINDOW_S, math.ceil(max(60.0, cold_start_s / 2)))
     return HpaPolicy(

@@ -63,7 +63,9 @@ class ScalingRun(BaseModel):
     schedule_lag_ms_p99: Milliseconds = measured("Send minus scheduled arrival, 99th percentile", "ms")
 
     service_s_mean: float | None = measured("From slot to last token, mean over the requests of the first stage that found a slot free", "s")
-    service_full_s_mean: float | None = measured("The same of the requests that had to wait for a slot, so that every slot was busy; older runs lack it", "s")
+    service_full_s_mean: float | None = measured(
+        "The same of the requests that had to wait for a slot, so that every slot was busy; none where under 20 did, and in older runs", "s"
+    )
     replicas_needed: int | None = measured(
         "Fewest replicas at which 95 % of the requests get a slot within the SLO at the high rate and the longer of the two service times, by Erlang's "
         "formula; in older runs those whose slots hold the shorter one",

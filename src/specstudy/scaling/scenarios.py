@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specstudy.errors import ConfigError
 from specstudy.scaling import QUEUE_WAIT, SLOTS_IN_USE
-from specstudy.scaling.policy import Direction, HpaPolicy, MetricTarget, RateLimit, shipped_policy
+from specstudy.scaling.policy import Direction, HpaPolicy, MetricTarget, RateLimit, check_slowdown, shipped_policy
 
 SHIPPED, AS_IF_LINEAR = "wait-and-slots", "floor-as-if-linear"
 # What the API server fills in where a manifest says nothing: up by 4 pods or 100 % in 15 s, down by anything, over the controller's 300 s.
@@ -80,7 +80,7 @@ TRIED = {
         Tried("scale-up-window", "Both metrics, a stabilisation window as long as the one for scaling down instead of the rate limit.", _window_up),
         Tried(
             AS_IF_LINEAR,
-            "The shipped policy with the floor at 70 % of the slots, as if a full replica's requests were as quick as an idle one's.",
+            "The shipped policy with the floor at 70 % of the slots, as if a full replica's tokens came as quick as an idle one's.",
             _as_if_linear,
         ),
         Tried("slots-alone", "Slots in use alone: it can't ask for more than slots over target, 1.4 times the replicas, at a time.", _slots_alone),
@@ -92,4 +92,5 @@ def tried_policy(name: str, slots: int, cold_start_s: float, slowdown: float = 1
     """One of them. Raises ConfigError for a name that isn't known, or a slowdown below 1."""
     if name not in TRIED:
         raise ConfigError.unknown("policy", name, TRIED)
+    check_slowdown(slowdown)
     return TRIED[name].make(slots, cold_start_s, slowdown)

@@ -25,6 +25,8 @@ import prometheus_client
 from aiohttp import web
 
 from specstudy.scaling.events import Events, prompt_tokens, refused
+from specstudy.scaling.fleet import pace
+from specstudy.scaling.policy import check_slowdown
 from specstudy.serving.vllm import LATENCY_BUCKETS_S
 
 DEFAULT_BUCKETS_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # vLLM's own
@@ -58,7 +60,7 @@ class Metrics:
 
 @dataclass
 class Pace:
-    """Times in s. `first_s`: prefill; `token_s`: each further token of a request that runs alone, `slowdown` times that with all slots busy."""
+    """Times in s. `first_s`: prefill; `token_s`: each further token with up to a quarter of the slots busy, `slowdown` times that with all; see `pace`."""
 
     slots: int
     first_s: float
@@ -66,9 +68,13 @@ class Pace:
     slowdown: float = 1.0
     running: int = 0
 
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a slowdown that is none."""
+        check_slowdown(self.slowdown)
+
     def next_s(self) -> float:
         """Until the next token, as many requests as now run."""
-        return self.token_s * (1 + (self.slowdown - 1) * (self.running - 1) / max(1, self.slots - 1))
+        return self.token_s * pace(self.running, self.slots, self.slowdown)
 
 
 class PacedServer:
@@ -175,8 +181,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--custom-histogram-buckets", type=json.loads, default={"request_latency": LATENCY_BUCKETS_S})
     parser.add_argument("--first-ms", type=float, default=40, help="from the slot to the first token")
-    parser.add_argument("--token-ms", type=float, default=20, help="each further token, of a request that runs alone")
-    parser.add_argument("--slowdown", type=float, default=1, help="how much longer a token takes with all slots busy")
+    parser.add_argument("--token-ms", type=float, default=20, help="each further token, with up to a quarter of the slots busy")
+    parser.add_argument("--slowdown", type=float, default=1, help="how much longer a token takes with all slots busy; at least 1")
     parser.add_argument("--cold-start-s", type=float, default=0, help="until the port opens")
     return parser.parse_known_args(words)[0]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from specstudy.scaling.outcomes import fewest
 from specstudy.scaling.policy import HpaPolicy
 from specstudy.scaling.scenarios import AS_IF_LINEAR, SHIPPED, TRIED
 from specstudy.scaling.simulate import Scenario, Simulated, replicas_for, simulate
@@ -15,7 +16,7 @@ from specstudy.scaling.simulate import Scenario, Simulated, replicas_for, simula
 COLD_STARTS_S = (10, 30, 60, 120, 300, 600)
 FLEETS = (3, 10, 30, 100, 1000)
 SHORT_WAIT_S = 1.0
-SLOWDOWNS, SLOW_LOADS = (1.0, 1.25, 1.5, 2.0, 3.0), tuple(np.linspace(0.8, 2.0, 25).round(2).tolist())
+SLOWDOWNS, SLOW_LOADS = (1.0, 1.25, 1.5, 2.0, 3.0), tuple(np.linspace(0.9, 2.0, 23).round(2).tolist())
 SLOW_COLD_START_S, SLOW_HIGH_S, SLOW_SETTLED_S = 30.0, 1200.0, 900.0
 COMPARED = ("wait-and-slots", "default-scale-up", "scale-up-window", "slots-alone")
 
@@ -102,8 +103,8 @@ def fleet_study(service_s: Sequence[float], slots: int, name: str, cold_start_s:
 def slowdown_study(service_s: Sequence[float], slots: int) -> pd.DataFrame:
     """A row for each slowdown of a full replica and each floor: the shipped policy's, and one as if there were no slowdown.
 
-    Over SLOW_LOADS, from 0.8 to 2 full replicas' capacity, each tripled to for SLOW_HIGH_S: the loads at which it asked for fewer replicas than
-    needed, the largest share of requests that waited over SHORT_WAIT_S once it had had time to settle, and its mean replicas then.
+    Over SLOW_LOADS, in full replicas' capacity, each tripled to for SLOW_HIGH_S: the loads at which it asked for fewer replicas than hold waits to
+    SHORT_WAIT_S, the largest share of requests that waited longer once it had had time to settle, and its mean replicas then.
     """
     rows = []
     for slowdown in SLOWDOWNS:
@@ -120,9 +121,17 @@ def _settled(policy: HpaPolicy, service_s: Sequence[float], slots: int, slowdown
     scenario = Scenario(((high / 3, 60), (high, SLOW_HIGH_S), (high / 3, 15)), tuple(service_s), slots, SLOW_COLD_START_S, 1, slowdown=slowdown)
     found = simulate(policy, scenario)
     end = 60 + SLOW_HIGH_S
-    one = answer(found, scenario)
-    late = found.between(end - SLOW_SETTLED_S, end) > SHORT_WAIT_S
-    return one.fewest_after < one.needed, float(late.mean()), float(found.replicas[(found.at_s > end - SLOW_SETTLED_S) & (found.at_s <= end)].mean())
+    need = fewest(high, slowdown * float(np.mean(service_s)), slots, SHORT_WAIT_S)
+    enough = found.at_s[(found.at_s <= end) & (found.ready >= need)]
+    after = found.replicas[(found.at_s >= (enough[0] if len(enough) else np.inf)) & (found.at_s <= end)]
+    begin = end - SLOW_SETTLED_S
+    late = found.between(begin, end) > SHORT_WAIT_S
+    settled = found.replicas[(found.at_s > begin) & (found.at_s <= end)]
+    return (
+        not len(after) or int(after.min()) < need,
+        float(late.mean()),
+        float(settled.mean()),
+    )
 
 
 def saving_study(service_s: Mapping[str, Sequence[float]], slots: int, wait_p99_s: float, replicas: Sequence[int] = (1, 3, 10, 30, 100)) -> pd.DataFrame:

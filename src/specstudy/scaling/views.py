@@ -111,8 +111,14 @@ def views(loaded: LoadedRuns) -> list[RunView]:
         key = (run.policy, run.slots_window_s, run.server, view.slowdown, run.method, run.draft, run.num_speculative_tokens)
         newest.pop(key, None)
         newest[key] = view
-    last = {(view.run.policy.name, view.slowdown): view.run for view in newest.values()}
-    return [replace(view, variant=_variant(view.run, last[view.run.policy.name, view.slowdown])) for view in newest.values()]
+    last = {_family(view): view.run for view in newest.values()}
+    return [replace(view, variant=_variant(view.run, last[_family(view)])) for view in newest.values()]
+
+
+def _family(view: RunView) -> tuple[object, ...]:
+    """What runs share whose policies' names alone would tell them apart."""
+    run = view.run
+    return run.policy.name, run.server, view.slowdown, run.method, run.draft, run.num_speculative_tokens
 
 
 def _variant(run: ScalingRun, last: ScalingRun) -> str:

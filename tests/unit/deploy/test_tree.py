@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import kubernetes_validate
 import pytest
 import yaml
 from kubernetes_validate.utils import all_versions
+from tests.standin.synthetic import record
 
-from specstudy.analysis.slowdown import slowdown
 from specstudy.deploy import objects
 from specstudy.deploy.autoscaling import policy_of
+from specstudy.deploy.measured import Evidence
 from specstudy.deploy.render import render, shipped_overlays, write
 from specstudy.deploy.wanted import Wanted, resolve
 from specstudy.errors import ConfigError
@@ -200,11 +201,13 @@ def test_a_failure_in_the_middle_leaves_the_earlier_tree(tmp_path: Path, tree: d
 
 
 def test_the_one_autoscaler_allows_for_the_largest_slowdown_of_any_overlay() -> None:
-    """From the records: each overlay's own, in tenths upwards; 70 % of 64 slots over the largest of them."""
-    found = {name: resolve(wanted) for name, wanted in OVERLAYS.items()}
-    own = {name: slowdown(one.evidence.records, 64) for name, one in found.items() if one.evidence is not None}
-    largest = max(value for value in own.values() if value is not None)
-    floor = policy_of(found["none"], found.values()).floor_slots or 0
-    assert floor == pytest.approx(0.7 * 64 / (math.ceil(10 * largest) / 10), abs=1e-3)
-    assert floor < (policy_of(found["none"]).floor_slots or 0)
-    assert policy_of(found["tensor-parallel"]).floor_slots == pytest.approx(0.7 * 64)  # nobody measured it
+    """Ours is 5 over 4 and another's 8 over 4 with all 64 slots busy: 70 % of 64 slots over 2.0; by itself over 1.3, in tenths upwards."""
+    none, peagle, unmeasured = (resolve(OVERLAYS[name]) for name in ("none", "peagle", "tensor-parallel"))
+
+    def seen(full_ms: float) -> Evidence:
+        return Evidence(tuple(record(concurrency=load, tpot_ms_mean=value) for load, value in ((16, 4.0), (64, full_ms))))
+
+    ours, other = replace(none, evidence=seen(5.0)), replace(peagle, evidence=seen(8.0))
+    assert policy_of(ours).floor_slots == pytest.approx(0.7 * 64 / 1.3, abs=1e-3)
+    assert policy_of(ours, [ours, other, unmeasured]).floor_slots == pytest.approx(0.7 * 64 / 2.0)
+    assert policy_of(unmeasured).floor_slots == pytest.approx(0.7 * 64)

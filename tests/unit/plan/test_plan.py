@@ -15,7 +15,7 @@ import specstudy.plan
 from specstudy.catalog import load_profile
 from specstudy.catalog.models import Measuring
 from specstudy.errors import ConfigError
-from specstudy.plan import Cell, Plan, at_concurrencies, cell_facts, enough, expected_repeat_s, make_plan
+from specstudy.plan import Cell, Plan, at_concurrencies, cell_facts, enough, expected_repeat_s, make_plan, with_repeats
 from specstudy.records import Record
 from specstudy.workloads.prompts import Message
 
@@ -189,9 +189,9 @@ def test_no_two_repeats_or_loads_share_a_request_seed() -> None:
 
 
 def test_a_part_of_the_grid_by_its_loads(world: World) -> None:
-    """Each load keeps its baseline; a section without a load left adds nothing, and a load of a section alone is one too."""
+    """Each load keeps its baseline; a section without a load left adds nothing, nor does an open loop; a load of a section alone is one too."""
     section = {"workloads": ["short"], "arrivals": {"concurrencies": [2, 3]}, "num_speculative_tokens": [4]}
-    planned(world, (), section)
+    planned(world, (), section, {"workloads": ["short"], "arrivals": {"pattern": "poisson", "request_rates": [3], "requests": 10}})
     whole = load_profile(PROFILE)
 
     def at(*loads: int) -> dict[str, list[str]]:
@@ -202,3 +202,10 @@ def test_a_part_of_the_grid_by_its_loads(world: World) -> None:
     assert at(3) == {"none": [], "ngram-k2": [], "ngram-k4": ["short c=3"]}
     with pytest.raises(ConfigError, match="concurrency: got 4; known: 1, 2, 3"):
         at(1, 4)
+
+
+def test_exactly_so_many_repeats_whatever_a_section_says(world: World) -> None:
+    planned(world, (), {"workloads": ["short"], "arrivals": {"concurrencies": [2]}, "num_speculative_tokens": [4], "repeats": 4})
+    told = with_repeats(load_profile(PROFILE), CHAPTER, 6)
+    assert {cell.repeats for server in make_plan(told, CHAPTER, lambda text: None).servers for cell in server.cells} == {None}
+    assert (told.measuring.min_repeats, told.measuring.max_repeats) == (6, 6)

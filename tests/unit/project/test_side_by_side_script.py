@@ -6,11 +6,19 @@ import importlib.util
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import pytest
 
+DRIVER = """
+import runpy, typer
+found = runpy.run_path({script!r})
+found["run"].__globals__["START"] = {slow!r}
+typer.run(found["main"])
+"""
 SCRIPT = Path(__file__).parents[3] / "scripts" / "side_by_side.py"
 
 
@@ -58,10 +66,69 @@ def test_commands_run_in_turn_and_a_failed_one_shows(tmp_path: Path) -> None:
     assert side_by_side(tmp_path, "version").returncode == 0
 
 
-def test_the_limit_stops_what_runs_and_begins_nothing_more(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_stops_what_runs_and_begins_nothing_more(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A command that would take ten minutes ends as by Ctrl-C."""
     monkeypatch.setattr(script, "START", "import sys, time\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    sys.exit(130)  # {cores}")
     deadline = time.monotonic() + 5
-    good = script.job(0, [["first"], ["second"]], [0], tmp_path, script.Event(), deadline)
+    good = script.run_job(0, [["first"], ["second"]], [0], "", tmp_path, script.Event(), deadline)
     assert not good
     assert time.monotonic() < deadline + 60
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("job 0, first: status 130 after")
+    assert told[1:] == ["job 0, second: not begun"]
+
+
+def test_a_terminated_script_leaves_nothing_running(tmp_path: Path) -> None:
+    """The command would take ten minutes; it goes with the script."""
+    marker = f"job-{uuid.uuid4().hex}"
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER.format(script=str(SCRIPT), slow="import time; time.sleep(600)  # {cores}"))
+    process = subprocess.Popen([sys.executable, str(driver), "--logs", str(tmp_path), marker], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := with_word(marker, {process.pid})):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(60) == 130
+        assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in found)
+    finally:
+        process.kill()
+
+
+def with_word(word: str, but: set[int]) -> list[psutil.Process]:
+    """Processes with this word on their command line, but for these."""
+    return [one for one in psutil.process_iter(["cmdline"]) if one.pid not in but and word in (one.info["cmdline"] or [])]
+
+
+@pytest.mark.parametrize(
+    ("job", "wanted"),
+    [
+        ("version; measure a --only 'b; c'", [["version"], ["measure", "a", "--only", "b; c"]]),
+        ("version;;", [["version"]]),
+    ],
+)
+def test_a_job_is_split_at_semicolons_outside_of_quotes(script: ModuleType, job: str, wanted: list[list[str]]) -> None:
+    assert script.commands_of(job) == wanted
+
+
+@pytest.mark.parametrize(("job", "says"), [("", "no command"), (";", "no command"), ("version 'x", "quotation")])
+def test_a_job_that_is_none_is_refused(tmp_path: Path, job: str, says: str) -> None:
+    done = side_by_side(tmp_path / "logs", job)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "logs").exists()
+
+
+def test_each_job_has_a_gpu_of_the_callers(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, GPU-5")
+    assert script.gpus_for(2) == ["4", "GPU-5"]
+    with pytest.raises(SystemExit, match="3 jobs, 2 GPUs"):
+        script.gpus_for(3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(script, "gpu_count", lambda: 0)
+    assert script.gpus_for(2) == ["", ""]

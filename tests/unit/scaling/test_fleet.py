@@ -142,7 +142,7 @@ def test_a_thousand_replicas_take_seconds() -> None:
     assert 700 <= found.replicas[-1] <= 1000
 
 
-def test_a_full_replica_is_slower() -> None:
+def test_a_full_replica_is_slower() -> None:  # three slots: a quarter is one
     """Three slots, twice as slow when full: alone 4 s, beside one other 4 x 1.5, beside two 4 x 2; the one that waits takes the last free slot too."""
     made = Fleet(3, 0, 100, slowdown=2.0)
     made.scale(1, 0, warm=True)

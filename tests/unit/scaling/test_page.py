@@ -210,14 +210,13 @@ def test_a_slowdown_paces_the_stand_ins_and_divides_the_floor() -> None:
     assert "--slowdown" not in prepare(Wanted()).spec.command
 
 
-def test_a_recorded_slowdown_is_the_methods_own(tmp_path: Path) -> None:
-    """From the H200's chapters 03 and 04: what a request takes at concurrency 8 over 1; nothing recorded, nothing allowed for."""
+def test_a_recorded_slowdown_is_the_largest_of_any_method(tmp_path: Path) -> None:
+    """So that two methods run under one policy: at least what the kept chapter 04's baseline has. Nothing recorded, nothing allowed for."""
     profile = load_profile("h200-smollm2")
-    head = ("eagle3", "smollm2-135m-eagle3", 5)
-    records = [one for one in load_records(recorded_dir() / profile.name / "04_eagle3.jsonl").records if one.draft == head[1] and one.workload == "chat"]
-    at = {load: np.mean([one.e2e_ms_mean for one in records if (one.num_speculative_tokens, one.concurrency) == (5, load)]) for load in (1, 8)}
-    assert recorded_slowdown(profile, *head) == pytest.approx(at[8] / at[1])
-    assert recorded_slowdown(profile, *head, results=tmp_path) == 1
+    records = [one for one in load_records(recorded_dir() / profile.name / "04_eagle3.jsonl").records if one.method == "none" and one.status == "ok"]
+    at = {load: np.mean([one.tpot_ms_mean for one in records if (one.workload, one.concurrency) == ("chat", load)]) for load in (1, 8)}
+    assert recorded_slowdown(profile, 64) >= at[8] / at[1] > 1
+    assert recorded_slowdown(profile, 64, results=tmp_path) == 1
 
 
 def test_runs_of_slower_stand_ins_stand_apart(tmp_path: Path) -> None:
@@ -229,3 +228,37 @@ def test_runs_of_slower_stand_ins_stand_apart(tmp_path: Path) -> None:
     assert page.main is not None
     assert (page.main.run.record_id, [view.run.record_id for view in page.tried]) == ("a", ["a"])
     assert [view.run.record_id for view in page.slowed] == ["b"]
+
+
+@pytest.mark.parametrize("slowdown", [0.0, 0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("policy", ["wait-and-slots", "wait-alone", "floor-as-if-linear"])
+def test_a_slowdown_that_is_none_is_refused_whatever_the_policy(policy: str, slowdown: float) -> None:
+    with pytest.raises(ConfigError, match="slowdown"):
+        prepare(Wanted(slowdown=slowdown, policy=policy))
+
+
+def test_a_page_of_slower_stand_ins_alone_has_no_main_run_of_its_own(tmp_path: Path) -> None:
+    """The other profile's even run leads then; without one the page says that there is none, and still shows the slower ones."""
+    slow = {"server_argv": ("python", "--slowdown", "2"), "started_at": datetime(2026, 12, 1, tzinfo=UTC)}
+    made(tmp_path / "h200-smollm2", "a", **slow)
+    alone = open_scaling("h200-smollm2", results_dir=str(tmp_path))
+    assert (alone.main, [view.run.record_id for view in alone.slowed]) == (None, ["a"])
+    assert "No good scaling run" in alone.note.markdown
+    made(tmp_path / "cpu-smollm2", "b")
+    made(tmp_path / "cpu-smollm2", "c", **slow)
+    beside = open_scaling("h200-smollm2", results_dir=str(tmp_path))
+    assert beside.main is not None
+    assert (beside.main.run.record_id, beside.main.slowdown) == ("b", 1)
+    assert "paced stand-ins" in beside.note.markdown
+
+
+def test_slower_stand_ins_are_compared_under_one_load(tmp_path: Path) -> None:
+    argv = ("python", "--slowdown", "2")
+    made(tmp_path / "cpu-smollm2", "a", server_argv=argv, stages=((1.0, 60.0), (3.0, 120.0), (1.0, 60.0)), started_at=datetime(2026, 12, 1, tzinfo=UTC))
+    made(tmp_path / "cpu-smollm2", "b", server_argv=argv, started_at=datetime(2026, 12, 2, tzinfo=UTC))
+    page = open_scaling("cpu-smollm2", results_dir=str(tmp_path))
+    assert [view.run.record_id for view in page.slowed] == ["b"]
+    table = page.slowdown_runs()
+    assert isinstance(table, Table)
+    assert "2 times as long with all slots busy" in table.note
+    assert "5 and 15 requests/s" in table.note
