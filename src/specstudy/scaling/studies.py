@@ -16,7 +16,7 @@ from specstudy.scaling.simulate import Scenario, Simulated, replicas_for, simula
 COLD_STARTS_S = (10, 30, 60, 120, 300, 600)
 FLEETS = (3, 10, 30, 100, 1000)
 SHORT_WAIT_S = 1.0
-SLOWDOWNS, SLOW_LOADS = (1.0, 1.25, 1.5, 2.0, 3.0), tuple(np.linspace(0.9, 2.0, 23).round(2).tolist())
+SLOWDOWNS, SLOW_LOADS = (1.0, 1.25, 1.5, 2.0, 3.0), tuple(np.linspace(0.9, 2.0, 12).round(2).tolist())
 SLOW_COLD_START_S, SLOW_HIGH_S, SLOW_SETTLED_S = 30.0, 1200.0, 900.0
 COMPARED = ("wait-and-slots", "default-scale-up", "scale-up-window", "slots-alone")
 
