@@ -15,6 +15,7 @@ from specstudy.figures.picture import RC, SIZE_IN, Kind, Picture, canvas
 from specstudy.figures.style import legend_above
 from specstudy.figures.tables import DASH, Table
 from specstudy.figures.text import NO_RECORDS, Text, bullets
+from specstudy.scaling.policy import UTILISATION
 from specstudy.scaling.record import ScalingRun
 from specstudy.scaling.scenarios import SHIPPED, TRIED
 from specstudy.scaling.views import RunView
@@ -233,11 +234,22 @@ def conclusion(view: RunView | None) -> Text:
     told = f"vLLM replicas {method}" if run.server == "real" else "paced stand-ins, so its times to first token say nothing of vLLM"
     lines = [f"The run is of {told}; control plane {run.kubernetes_version}, autoscaler every {run.sync_period_s:g} s, a window of {run.metric_window_s:g} s."]
     lines.append(run_facts(run))
+    lines.append(_floor(run))
     lines.append(_shared(view))
     reached = verdict(run)
     over = f"over {run.stages[1][1]:.0f} s at 3x and {run.stages[2][1]:.0f} s after it"
     lines.append(f"It meets every bound of this chapter, {over}." if reached == "holds" else f"It fails a bound of this chapter, {over}: {reached}.")
     return bullets(lines)
+
+
+def _floor(run: ScalingRun) -> str:
+    """What the floor allows for; nothing of a policy without one."""
+    floor = run.policy.floor_slots
+    if floor is None:
+        return ""
+    allows = UTILISATION * run.slots / floor
+    told = f"a slowdown of {allows:.2f}" if allows > 1.005 else "no slowdown of a full replica"
+    return f"Its floor, {floor:.2g} of {run.slots} slots in use a replica, allows for {told}."
 
 
 def _shared(view: RunView) -> str:

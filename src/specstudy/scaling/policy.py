@@ -21,6 +21,7 @@ from specstudy.catalog.models import StrictModel
 from specstudy.errors import ConfigError
 from specstudy.scaling import QUEUE_WAIT, SLOTS_IN_USE
 
+UTILISATION = 0.7  # of the slots of full replicas
 LONGEST_PERIOD_S, LONGEST_WINDOW_S = 1800, 3600  # the API server refuses more
 
 
@@ -149,7 +150,7 @@ def shipped_policy(
     min_replicas: int = 1,
     max_replicas: int = 8,
     wait_target_ms: float = 500,
-    utilisation: float = 0.7,
+    utilisation: float = UTILISATION,
 ) -> HpaPolicy:
     """The policy that the study recommends; chapter 08 says why and shows what failed.
 

@@ -194,3 +194,15 @@ def test_a_file_to_which_no_run_can_be_added_is_refused_before_the_run(name: str
     with pytest.raises(RecordError, match=path.name), ScalingStore.opened(tmp_path):
         pytest.fail("it was opened")
     assert path.read_bytes() == b"PAR1 and no more"
+
+
+def test_a_conclusion_says_what_the_floor_allows_for(tmp_path: Path) -> None:
+    """2.8 of 4 slots are 70 %; 1.4 the same over 2."""
+    for slowdown, says in (
+        (1.0, "2.8 of 4 slots in use a replica, allows for no slowdown"),
+        (2.0, "1.4 of 4 slots in use a replica, allows for a slowdown of 2.00"),
+    ):
+        (view,) = views(made(tmp_path / str(slowdown), policy=tried_policy("wait-and-slots", 4, 5, slowdown)))
+        assert says in pictures.conclusion(view).markdown
+    (view,) = views(made(tmp_path / "none", policy=tried_policy("wait-alone", 4, 5)))
+    assert "floor" not in pictures.conclusion(view).markdown
