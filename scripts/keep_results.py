@@ -4,7 +4,8 @@
 
 Records stay as they are; one that lies in two of the folders is kept once. Of the requests all stays but the lists of chunk
 gaps, which are nine tenths of the file: they are kept on the workloads named with --gaps-of, those whose gaps the chapter
-reads, and there of the first --gap-repeats repeats of a cell. A record holds its gap percentiles itself, and its decode
+reads, and there of the first --gap-repeats repeats of a cell, and of further ones while these are at most --gap-requests
+requests: one request at a time takes little room and needs many repeats. A record holds its gap percentiles itself, and its decode
 throughput; one that is older than those fields has its decode throughput from the gaps alone, so it is said how many lose it.
 
 What was kept before stays as it was if anything is wrong: a folder without the chapter, a line that is no record, a record
@@ -34,6 +35,7 @@ def main(
     sources: Annotated[list[Path], typer.Argument(help="results folders, each with PROFILE/CHAPTER.jsonl")],
     gaps_of: Annotated[list[str], typer.Option(help="workload whose requests keep their chunk gaps")] = [],  # noqa: B006
     gap_repeats: Annotated[int | None, typer.Option(help="repeats of a cell that keep them; by default all", min=1)] = None,
+    gap_requests: Annotated[int, typer.Option(help="further repeats keep them as long as these are so many requests together", min=0)] = 0,
 ) -> None:
     """See the module's text."""
     try:
@@ -43,7 +45,11 @@ def main(
         raise SystemExit(f"not kept: {error}") from None
     if unknown := sorted(set(gaps_of) - {record.workload for record in records}):
         raise SystemExit(f"not kept: gaps_of: got {unknown[0]!r}; known: {', '.join(sorted({record.workload for record in records}))}")
-    with_gaps = {record.record_id for record in records if record.workload in gaps_of and (gap_repeats is None or record.repeat < gap_repeats)}
+    with_gaps = {
+        record.record_id
+        for record in records
+        if record.workload in gaps_of and (gap_repeats is None or record.repeat < gap_repeats or (record.repeat + 1) * record.num_prompts <= gap_requests)
+    }
     lost = sum(record.concurrency is not None and record.decode_tokens_per_s is None and record.record_id not in with_gaps for record in records)
     place = recorded_dir() / profile / chapter
     smaller = without_gaps(requests, with_gaps)

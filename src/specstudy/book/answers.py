@@ -38,11 +38,11 @@ def answers(results_dir: str | None = None) -> Text:
     for name, title in titles.items():
         compared, parallel = cells_of(COMPARISON, name, folder), cells_of(PARALLEL, name, folder)
         table = _best_table(compared or parallel)
-        replaced = [note for note in (other_drafts_note([*compared, *parallel]),) if note]
         lines = (
-            replaced
+            _replaced_lines(COMPARISON, compared)
             + _shape_lines(compared)
             + _along_lines(compared)
+            + _replaced_lines(PARALLEL, parallel)
             + _parallel_lines(parallel, compared)
             + _beside_lines(parallel)
             + _context_lines(compared)
@@ -58,6 +58,12 @@ def recorded_table(results_dir: str | None = None) -> Table | Text:
     folder = results_folder("recorded", results_dir)
     rows = [row for path in sorted(folder.glob("*/*.jsonl")) if (row := _file_row(path)) is not None]
     return Table(pd.DataFrame(rows), None) if rows else Text("No records yet.")
+
+
+def _replaced_lines(chapter: str, cells: Sequence[Cell]) -> list[str]:
+    """Said for each chapter by itself: the other may have been measured with what is shipped."""
+    note = other_drafts_note(cells)
+    return [f"Chapter {chapter.split('_')[0]}: {note}"] if note else []
 
 
 def _file_row(path: Path) -> dict[str, object] | None:

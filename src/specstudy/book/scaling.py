@@ -112,10 +112,15 @@ class Scaling:
         missed = sum(view.run.samples_missed or 0 for view in found)
         return [
             f"{badge(pictures.kind_of(run))} {where}; the replicas are {what}, {run.slots} slots each.",
-            f"{len(found)} run{'s' if len(found) > 1 else ''}, the newest of {run.started_at:%Y-%m-%d %H:%M} UTC, commit {short_commit(run.git_sha)}. "
-            f"The load generator was late by at most {max(view.run.schedule_lag_ms_p99 or 0 for view in found):.0f} ms at p99; latencies count from the "
-            "schedule, so that is in them." + (f" In {missed} seconds of them the cluster couldn't be asked, so its curves have gaps there." if missed else ""),
+            f"{Scaling._dated(found)} The load generator was late by at most {max(view.run.schedule_lag_ms_p99 or 0 for view in found):.0f} ms at p99; "
+            "latencies count from the schedule, so that is in them."
+            + (f" In {missed} seconds of them the cluster couldn't be asked, so its curves have gaps there." if missed else ""),
         ]
+
+    @staticmethod
+    def _dated(found: Sequence[RunView]) -> str:
+        run = max(found, key=lambda view: view.run.started_at).run
+        return f"{len(found)} run{'s' if len(found) > 1 else ''}, the newest of {run.started_at:%Y-%m-%d %H:%M} UTC, commit {short_commit(run.git_sha)}."
 
     def timeline(self) -> Picture | Text:
         """The shipped policy's run."""
@@ -147,7 +152,8 @@ class Scaling:
             return NO_RECORDS
         one = self.slowed[0]
         low, high = (rate for rate, _ in one.run.stages[:2])
-        told = f" A token takes {one.slowdown:g} times as long with all slots busy as with a quarter of them; {low:g} and {high:g} requests/s."
+        told = f" A token takes {one.slowdown:g} times as long with all slots busy as with a quarter of them; {low:g} and {high:g} requests/s. "
+        told += self._dated(self.slowed)
         return pictures.policies_table(self.slowed, told)
 
     def slowdown_study(self) -> Table | Text:

@@ -210,7 +210,10 @@ def test_the_first_page_says_so_too(tmp_path: Path) -> None:
     write(
         tmp_path, ((record.model_copy(update={"server_argv": served(REPLACED)["server_argv"]} if record.draft else {}), rows) for record, rows in chapter_04())
     )
-    assert f"smollm2-135m-eagle3 was served from {REPLACED}" in answers(str(tmp_path)).markdown
+    told = answers(str(tmp_path)).markdown
+    assert "Chapter 04: **Measured with other drafts" in told
+    assert f"smollm2-135m-eagle3 was served from {REPLACED}" in told
+    assert "Chapter 05: **Measured" not in told
 
 
 def test_the_page_of_the_cards_names_the_chapters_that_were_measured_with_other_heads(results: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

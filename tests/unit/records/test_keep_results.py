@@ -115,11 +115,17 @@ def test_what_is_not_whole_is_refused_and_what_was_kept_stays(
     assert {path: path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file()} == before
 
 
-def test_gaps_are_kept_of_the_repeats_that_are_asked_for(keep: Keep, measured: Callable[..., Path], tmp_path: Path) -> None:
-    a = measured("a", "a1", "a2")
-    assert keep(a, "--gaps-of", "chat", "--gap-repeats", "1").exit_code == 0
+@pytest.mark.parametrize(("requests", "second"), [("0", False), ("2", True), ("1", False)])
+def test_gaps_are_kept_of_the_repeats_that_are_asked_for(
+    requests: str, second: bool, keep: Keep, tmp_path: Path, record: Callable[..., Record], row: Callable[..., RequestRow]
+) -> None:
+    """The first repeat, and the second where both together are no more requests than that: one each here."""
+    with RecordStore.writing(tmp_path / "a" / PROFILE, CHAPTER) as store:
+        for repeat, name in enumerate(("a1", "a2")):
+            store.append(record(record_id=name, repeat=repeat, num_prompts=1, completed=1), [row(record_id=name)])
+    assert keep(tmp_path / "a", "--gaps-of", "chat", "--gap-repeats", "1", "--gap-requests", requests).exit_code == 0
     rows = load_requests(tmp_path / "home" / PROFILE / f"{CHAPTER}.requests.parquet")
     assert rows.schema.equals(REQUESTS_SCHEMA)
-    given = {one["record_id"]: one["chunk_gap_us"] for one in load_requests(a / PROFILE / f"{CHAPTER}.requests.parquet").to_pylist()}
+    given = {one["record_id"]: one["chunk_gap_us"] for one in load_requests(tmp_path / "a" / PROFILE / f"{CHAPTER}.requests.parquet").to_pylist()}
     assert given["a1"]
-    assert {one["record_id"]: one["chunk_gap_us"] for one in rows.to_pylist()} == {"a1": given["a1"], "a2": []}
+    assert {one["record_id"]: one["chunk_gap_us"] for one in rows.to_pylist()} == {"a1": given["a1"], "a2": given["a2"] if second else []}
