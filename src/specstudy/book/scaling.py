@@ -53,15 +53,15 @@ class Scaling:
     def tried(self) -> list[RunView]:
         """Runs that tell the policies apart, all on one kind of server: the kind with most policies, the real one if they are equal."""
         kinds: dict[str, list[RunView]] = {"real": [], "stand-in": []}
-        for view in [*self._even, *(view for view in self._beside if view.run.server == "stand-in" and view.slowdown == 1)]:
+        for view in [*_even(self.runs), *(view for view in _even(self._beside) if view.run.server == "stand-in")]:
             if view.run.method == "none":
                 kinds[view.run.server].append(view)
         return max(kinds.values(), key=lambda found: len({view.run.policy.name for view in found}))
 
-    @cached_property
-    def _even(self) -> list[RunView]:
-        """Runs but for those of stand-ins that were told to be slower when full; those beside it where the profile has none of its own."""
-        return [view for view in self.runs if view.slowdown == 1] or [view for view in self._beside if view.slowdown == 1]
+    @property
+    def _leading(self) -> list[RunView]:
+        """Runs of the profile that may lead the page; those beside it where it has none."""
+        return _even(self.runs) or _even(self._beside)
 
     @cached_property
     def slowed(self) -> list[RunView]:
@@ -78,14 +78,14 @@ class Scaling:
     @cached_property
     def main(self) -> RunView | None:
         """The run of the shipped policy; where there is none, as on a cluster of one's own, the newest; one beside where all of the profile's own failed."""
-        return of_policy(self._even, SHIPPED) or of_policy(self._even, None)
+        return of_policy(self._leading, SHIPPED) or of_policy(self._leading, None)
 
     @property
     def note(self) -> Text:
         """Where the runs come from, a paragraph for each kind of server; failed ones and lines that couldn't be read are named."""
         lines = ["*No good scaling run is on file. `specstudy lab run` makes one, or mode live.*"]
         if self.main is not None:
-            own = [view for view in self._even if view.run.server == self.main.run.server]
+            own = [view for view in self._leading if view.run.server == self.main.run.server]
             lines = self._origin(own)
             if self.tried and self.tried[0].run.server != own[0].run.server:
                 lines += ["The policies that failed were tried on other servers:", *self._origin(self.tried)]
@@ -265,6 +265,11 @@ class Scaling:
     def saving_conclusion(self) -> Text:
         """What it saves."""
         return self._saving.conclusion() if self._saving else NOTHING
+
+
+def _even(found: Sequence[RunView]) -> list[RunView]:
+    """But for those of stand-ins that were told to be slower when full."""
+    return [view for view in found if view.slowdown == 1]
 
 
 def _range(low: float, high: float) -> str:

@@ -9,14 +9,13 @@ import pandas as pd
 
 from specstudy.analysis import Cell, of_main_workload
 from specstudy.analysis.slowdown import quarter_of, tpots
+from specstudy.book.chapter import cells_of
 from specstudy.book.saving import COMPARISON
 from specstudy.catalog import Profile, load_profile
-from specstudy.errors import ConfigError, StudyError
 from specstudy.figures import Stack, Table, Text
 from specstudy.figures.tables import DASH
 from specstudy.scaling.scenarios import AS_IF_LINEAR, SHIPPED
 from specstudy.scaling.studies import SHORT_WAIT_S, SLOW_COLD_START_S, SLOW_HIGH_S, SLOW_LOADS, SLOW_SETTLED_S, slowdown_study
-from specstudy.study import read_study
 
 NOTHING = Text("*No good records of chapter 04 have two loads of which one is four times the other, so no slowdown can be told.*")
 
@@ -26,11 +25,7 @@ def measured_tables(profiles: Sequence[str], results: Path) -> Stack | Text:
     found = []
     for name in profiles:
         profile = load_profile(name)
-        try:
-            cells = of_main_workload(read_study(profile, COMPARISON, results).cells)
-        except (ConfigError, StudyError):
-            continue
-        if (table := _table(cells, profile)) is not None:
+        if (table := _table(of_main_workload(cells_of(COMPARISON, name, results)), profile)) is not None:
             found.append((profile.title.rstrip("."), table))
     return Stack(tuple(found)) if found else NOTHING
 

@@ -44,8 +44,6 @@ def answer(found: Simulated, scenario: Scenario) -> Answer:
     start = found.replicas[found.at_s <= begin][-1]
     high = (found.at_s > begin) & (found.at_s <= end)
     rose = found.at_s[high & (np.append(found.replicas[1:], found.replicas[-1]) > start)]
-    enough = found.at_s[high & (found.ready >= needed)]
-    after = found.replicas[high & (found.at_s >= enough[0])] if len(enough) else np.array([0])
     calm = (t for t in np.arange(begin, end - 30, 5.0).tolist() if all(_calm(found, t + more) for more in (0, 15)))
     recovered = next(calm, None)
     sync = scenario.sync_s
@@ -53,10 +51,17 @@ def answer(found: Simulated, scenario: Scenario) -> Answer:
         None if recovered is None else float(recovered - begin),
         float(rose[0] - begin) if len(rose) else None,
         int(found.replicas.max()),
-        int(after.min()),
+        _fewest_after(found, begin, end, needed),
         needed,
         float(found.replicas.sum() * sync),
     )
+
+
+def _fewest_after(found: Simulated, begin_s: float, end_s: float, needed: int) -> int:
+    """Fewest replicas between the two, from when so many were ready; 0 if that never comes."""
+    high = (found.at_s > begin_s) & (found.at_s <= end_s)
+    enough = found.at_s[high & (found.ready >= needed)]
+    return int(found.replicas[high & (found.at_s >= enough[0])].min()) if len(enough) else 0
 
 
 def _calm(found: Simulated, at_s: float) -> bool:
@@ -120,18 +125,12 @@ def _settled(policy: HpaPolicy, service_s: Sequence[float], slots: int, slowdown
     high = load * slots / (float(np.mean(service_s)) * slowdown)
     scenario = Scenario(((high / 3, 60), (high, SLOW_HIGH_S), (high / 3, 15)), tuple(service_s), slots, SLOW_COLD_START_S, 1, slowdown=slowdown)
     found = simulate(policy, scenario)
-    end = 60 + SLOW_HIGH_S
+    step, end = scenario.stages[0][1], scenario.stages[0][1] + SLOW_HIGH_S
     need = fewest(high, slowdown * float(np.mean(service_s)), slots, SHORT_WAIT_S)
-    enough = found.at_s[(found.at_s <= end) & (found.ready >= need)]
-    after = found.replicas[(found.at_s >= (enough[0] if len(enough) else np.inf)) & (found.at_s <= end)]
     begin = end - SLOW_SETTLED_S
     late = found.between(begin, end) > SHORT_WAIT_S
     settled = found.replicas[(found.at_s > begin) & (found.at_s <= end)]
-    return (
-        not len(after) or int(after.min()) < need,
-        float(late.mean()),
-        float(settled.mean()),
-    )
+    return _fewest_after(found, step, end, need) < need, float(late.mean()), float(settled.mean())
 
 
 def saving_study(service_s: Mapping[str, Sequence[float]], slots: int, wait_p99_s: float, replicas: Sequence[int] = (1, 3, 10, 30, 100)) -> pd.DataFrame:

@@ -249,6 +249,7 @@ def test_a_page_of_slower_stand_ins_alone_has_no_main_run_of_its_own(tmp_path: P
     beside = open_scaling("h200-smollm2", results_dir=str(tmp_path))
     assert beside.main is not None
     assert (beside.main.run.record_id, beside.main.slowdown) == ("b", 1)
+    assert [view.run.record_id for view in beside.tried] == ["b"]  # once, though it leads the page too
     assert "paced stand-ins" in beside.note.markdown
 
 
