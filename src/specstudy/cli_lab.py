@@ -33,7 +33,10 @@ def run(
     low_s: Annotated[float, typer.Option(min=15, max=LONGEST_S, help="seconds of 1x load before the step")] = 60,
     high_s: Annotated[float, typer.Option(min=30, max=LONGEST_S, help="seconds of 3x load")] = 180,
     after_s: Annotated[float, typer.Option(min=15, max=LONGEST_S, help="seconds of 1x load after it")] = 180,
-    rate: Annotated[float | None, typer.Option(min=0.1, max=HIGHEST_RATE, help="requests/s at 1x; by default two of four slots in use")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=HIGHEST_RATE, help="requests/s at 1x; by default what one replica can just take"),
+    ] = None,
     sync_s: Annotated[float, typer.Option(min=1, max=LONGEST_S, help="the autoscaler's period; 15 is the controller manager's own")] = 15,
     method: Annotated[str, typer.Option(help="speculation method of the replicas, where vLLM serves")] = "none",
     draft: Annotated[str | None, typer.Option(help="a name in data/drafts")] = None,
@@ -72,7 +75,14 @@ def cluster(
     profile: ProfileOption = "h200-smollm2",
     results_dir: ResultsOption = Path("results"),
     namespace: Annotated[str, typer.Option()] = "vllm",
-    rate: Annotated[float | None, typer.Option(min=0.1, max=HIGHEST_RATE, help="requests/s at 1x")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=HIGHEST_RATE,
+            help="requests/s at 1x; by default what the fewest replicas can just take",
+        ),
+    ] = None,
     low_s: Annotated[float, typer.Option(min=15, max=LONGEST_S)] = 60,
     high_s: Annotated[float, typer.Option(min=30, max=LONGEST_S)] = 600,
     after_s: Annotated[float, typer.Option(min=15, max=LONGEST_S)] = 600,

@@ -35,7 +35,7 @@ DRAIN_LIMIT_S = 60
 # A request of the stand-in takes 40 ms to its first token and 19 ms for each of the other 29: 0.59 s in a slot.
 STANDIN_SLOTS, STANDIN_TOKENS, STANDIN_START_S = 4, 30, 5.0
 STANDIN_PACE = ("--first-ms", "40", "--token-ms", "19", "--cold-start-s", f"{STANDIN_START_S:g}")
-# Two slots of four in use on one replica, then six: three replicas' worth.
+# Two slots of four in use on one replica, then six: three replicas' worth. Of slower ones fewer, as the floor allows for fewer.
 STANDIN_RATE = 3.4
 
 
@@ -64,7 +64,7 @@ class Wanted:
 
     def stages(self, rate: float) -> tuple[tuple[float, float], ...]:
         """1x, 3x, 1x."""
-        return (rate, self.low_s), (3 * rate, self.high_s), (rate, self.after_s)
+        return (rate, self.low_s), (round(3 * rate, 6), self.high_s), (rate, self.after_s)
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,13 @@ def _standin(wanted: Wanted) -> Prepared:
     slowdown = 1.0 if wanted.slowdown is None else wanted.slowdown
     pace = STANDIN_PACE if slowdown == 1 else (*STANDIN_PACE, "--slowdown", f"{slowdown:g}")
     replica = Replica("stand-in", "words", "paced stand-in", specstudy.__version__, STANDIN_SLOTS, argv + pace)
-    load = LoadSpec(wanted.stages(wanted.rate or STANDIN_RATE), (Prompt.user("Say something."),), STANDIN_TOKENS, seed=wanted.seed)
-    return Prepared(wanted, _spec(wanted, replica, {}, slowdown, STANDIN_START_S), replica, load)
+    spec = _spec(wanted, replica, {}, slowdown, STANDIN_START_S)
+    load = LoadSpec(wanted.stages(wanted.rate or STANDIN_RATE / slowdown), (Prompt.user("Say something."),), STANDIN_TOKENS, seed=wanted.seed)
+    return Prepared(wanted, spec, replica, load)
 
 
 def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
-    from specstudy.book.lab_vllm import half_used_rate, lab_profile, lab_prompts, recorded_slowdown
+    from specstudy.book.lab_vllm import lab_profile, lab_prompts, recorded_slowdown, usual_rate
 
     found, start_s = lab_profile(profile)
     folder = target_folder(load_target(found.target), tell)
@@ -128,9 +129,10 @@ def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
     slots = found.engine.max_num_seqs
     replica = Replica("real", found.target, "vllm", version, slots, argv, wanted.method, wanted.draft, wanted.num_speculative_tokens)
     prompts, max_tokens = lab_prompts(found)
-    load = LoadSpec(wanted.stages(wanted.rate or half_used_rate(found)), prompts, max_tokens, seed=wanted.seed)
     slowdown = recorded_slowdown(found, profile.engine.max_num_seqs) if wanted.slowdown is None else wanted.slowdown
-    return Prepared(wanted, _spec(wanted, replica, vllm_env(deployment), slowdown, start_s, found.engine.start_timeout_s), replica, load)
+    spec = _spec(wanted, replica, vllm_env(deployment), slowdown, start_s, found.engine.start_timeout_s)
+    load = LoadSpec(wanted.stages(wanted.rate or usual_rate(found, slowdown)), prompts, max_tokens, seed=wanted.seed)
+    return Prepared(wanted, spec, replica, load)
 
 
 def _draft_path(wanted: Wanted, target: str) -> str | None:

@@ -9,14 +9,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from specstudy.book.lab import SLOTS_WINDOW_S, WINDOW_S, Wanted, summary
-from specstudy.book.lab_vllm import half_used_rate, lab_prompts
-from specstudy.catalog import load_profile
+from specstudy.book.lab_vllm import lab_prompts, recorded_slowdown, usual_rate
+from specstudy.catalog import Profile, load_profile
 from specstudy.errors import ConfigError, MetricsUnavailableError
 from specstudy.measure import StreamClient
 from specstudy.progress import tell
 from specstudy.scaling.cluster import kubeconfig_cluster
 from specstudy.scaling.experiment import LoadSpec, Place, Replica, run_load
-from specstudy.scaling.policy import policy_from_spec
+from specstudy.scaling.policy import HpaPolicy, policy_from_spec
 from specstudy.scaling.record import ScalingRun, ScalingStore
 from specstudy.scaling.series import parse_answer
 from specstudy.scaling.views import AS_DEPLOYED
@@ -48,7 +48,7 @@ def run_cluster(wanted: Wanted, reach: Reach, results: Path, *, slots: int, engi
     policy = policy_from_spec("cluster", cluster.hpa_spec(reach.autoscaler))
     _check(reach)
     prompts, max_tokens = lab_prompts(profile)
-    load = LoadSpec(wanted.stages(wanted.rate or half_used_rate(profile)), prompts, max_tokens, seed=wanted.seed)
+    load = LoadSpec(wanted.stages(wanted.rate or _cluster_rate(profile, policy, slots)), prompts, max_tokens, seed=wanted.seed)
     replica = Replica("real", profile.target, "vllm", engine_version, slots, AS_DEPLOYED, wanted.method, wanted.draft, wanted.num_speculative_tokens)
 
     def query(expression: str) -> list[dict[str, Any]]:
@@ -63,6 +63,11 @@ def run_cluster(wanted: Wanted, reach: Reach, results: Path, *, slots: int, engi
         store.keep(finished.run, finished.requests, finished.samples)
     tell(summary(finished.run))
     return finished.run
+
+
+def _cluster_rate(profile: Profile, policy: HpaPolicy, slots: int) -> float:
+    """Requests/s at which the fewest replicas that the autoscaler may keep are used as one of the lab is, by the profile's records."""
+    return policy.min_replicas * usual_rate(profile, recorded_slowdown(profile, profile.engine.max_num_seqs, slots), slots)
 
 
 def _check(reach: Reach) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 from specstudy.analysis.slowdown import slowdown
 from specstudy.catalog import Profile, recorded_dir
@@ -22,7 +23,8 @@ MEASURED = CHAPTER, "04_eagle3", "05_peagle"
 SLICE = {"gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 2**30, "max-cudagraph-capture-size": 64}
 # vLLM binds its threads to the first cores by itself, so that all replicas would share them and leave the others idle.
 UNBOUND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-USED = 0.5  # share of one replica's slots in use at 1x
+# Share of one replica's slots in use at 1x, over the slowdown: a seventh below the floor's target, so that one is enough; at 3x it isn't.
+USED = 0.6
 
 
 def lab_profile(profile: Profile) -> tuple[Profile, float]:
@@ -38,28 +40,34 @@ def lab_prompts(profile: Profile) -> tuple[tuple[Prompt, ...], int]:
     return make_plan(profile, CHAPTER, tell).pools[WORKLOAD].prompts, profile.workloads[WORKLOAD].max_tokens
 
 
-def recorded_slowdown(profile: Profile, held: int, results: Path | None = None) -> float:
+def recorded_slowdown(profile: Profile, held: int, slots: int = SLOTS, results: Path | None = None) -> float:
     """The largest slowdown of a full replica that the profile's chapters 03 to 05 have, whatever the method; 1, with a word of it, where none says.
 
     One for all methods: runs are compared under one policy, and a service's autoscaler stays when its method changes. held: slots of the servers that
-    were measured.
+    were measured. slots: of a replica.
     """
     folder = (results or recorded_dir()) / profile.name
     records = [record for chapter in MEASURED for record in load_records(folder / f"{chapter}.jsonl").records]
-    found = slowdown(records, SLOTS, held)
+    found = slowdown(records, slots, held)
     if found is None:
         tell(f"no record of {profile.name} says how much slower a full replica is: the floor takes it for as quick as an idle one; --slowdown says it")
     return found or 1.0
 
 
-def half_used_rate(profile: Profile, results: Path | None = None) -> float:
-    """Requests/s that keep half of one replica's slots busy, from the recorded time of a request at the lowest concurrency that fills them.
+def usual_rate(profile: Profile, slowdown: float, slots: int = SLOTS, results: Path | None = None) -> float:
+    """Requests/s that keep USED of one replica's slots busy without speculation, fewer by the slowdown.
 
-    Raises ConfigError if nothing was recorded.
+    The autoscaler's floor is divided by the same slowdown. The time of a request is the recorded one at the lowest concurrency that fills the slots,
+    or at the highest that fills half of them. Raises ConfigError if neither was recorded.
     """
     path = (results or recorded_dir()) / profile.name / f"{CHAPTER}.jsonl"
     found = [record for record in load_records(path).records if record.status == "ok" and record.method == "none" and record.workload == WORKLOAD]
-    known = {record.concurrency: record.e2e_ms_mean for record in found if record.concurrency and record.concurrency >= SLOTS and record.e2e_ms_mean}
-    if not known:
-        raise ConfigError("rate", None, f"requests/s: no record of {profile.name} says how long a request takes at concurrency {SLOTS} or above")
-    return round(USED * SLOTS / (known[min(known)] / 1e3), 2)
+    took_s: dict[int, list[float]] = {}
+    for record in found:
+        if record.e2e_ms_mean is not None and record.concurrency is not None and 2 * record.concurrency >= slots:
+            took_s.setdefault(record.concurrency, []).append(record.e2e_ms_mean / 1e3)
+    if not took_s:
+        half = (slots + 1) // 2
+        raise ConfigError("rate", None, f"requests/s: no record of {profile.name} says how long a request takes at concurrency {half} or above")
+    full = min((load for load in took_s if load >= slots), default=max(took_s))
+    return round(USED * slots / slowdown / fmean(took_s[full]), 2)

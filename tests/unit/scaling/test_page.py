@@ -12,7 +12,7 @@ from tests.standin.scaling import made
 from typer.testing import CliRunner
 
 from specstudy.book.lab import Wanted, prepare
-from specstudy.book.lab_vllm import recorded_slowdown
+from specstudy.book.lab_vllm import recorded_slowdown, usual_rate
 from specstudy.book.saving import saving
 from specstudy.book.scaling import Scaling, open_scaling
 from specstudy.catalog import load_profile, recorded_dir
@@ -217,6 +217,21 @@ def test_a_recorded_slowdown_is_the_largest_of_any_method(tmp_path: Path) -> Non
     at = {load: np.mean([one.tpot_ms_mean for one in records if (one.workload, one.concurrency) == ("chat", load)]) for load in (1, 8)}
     assert recorded_slowdown(profile, 64) >= at[8] / at[1] > 1
     assert recorded_slowdown(profile, 64, results=tmp_path) == 1
+
+
+def test_the_usual_rate_leaves_one_replica_enough_for_the_floor(tmp_path: Path) -> None:
+    """At 0.6 of its slots, over the slowdown that the floor of 0.7 is divided by too. By hand from chapter 03's records."""
+    profile = load_profile("h200-smollm2")
+    records = [one for one in load_records(recorded_dir() / profile.name / "03_baseline.jsonl").records if one.status == "ok"]
+    took_s = {load: np.mean([one.e2e_ms_mean for one in records if one.concurrency == load]) / 1e3 for load in (8, 32)}
+    assert usual_rate(profile, 2.0) == pytest.approx(4 * 0.6 / 2.0 / took_s[8], abs=0.006)
+    assert usual_rate(profile, 1.0, 64) == pytest.approx(64 * 0.6 / took_s[32], abs=0.006)
+    wanted = prepare(Wanted(slowdown=2.0, policy="floor-as-if-linear")), prepare(Wanted(slowdown=2.0)), prepare(Wanted())
+    assert [one.load.stages[0][0] for one in wanted] == [1.7, 1.7, 3.4]
+    with pytest.raises(ConfigError, match=r"rate: got None; requests/s: no record .* at concurrency 33 or above"):
+        usual_rate(profile, 1.0, 65)
+    with pytest.raises(ConfigError, match="at concurrency 2 or above"):
+        usual_rate(profile, 1.0, results=tmp_path)
 
 
 def test_runs_of_slower_stand_ins_stand_apart(tmp_path: Path) -> None:
