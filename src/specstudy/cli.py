@@ -292,7 +292,7 @@ def main() -> None:
     except typer.Exit as exit_:
         sys.exit(exit_.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        print("specstudy: stopped; what is finished is on disk, run it again to go on", file=sys.stderr)
+        print("specstudy: stopped; what is finished is on disk, and a measurement goes on from there when it is run again", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors

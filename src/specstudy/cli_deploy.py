@@ -36,6 +36,7 @@ def render(
     longest_request_s: Annotated[float | None, typer.Option(help="by default from the records")] = None,
     weights_gib: Annotated[float | None, typer.Option(help="of target and draft together; by default from the records")] = None,
     cold_start_s: Annotated[float, typer.Option(help="from a pod's creation to its readiness")] = 120,
+    largest_step: Annotated[int, typer.Option(help="times that the load may rise at once and be answered by one scale-out")] = 3,
     min_replicas: Annotated[int, typer.Option()] = 1,
     max_replicas: Annotated[int, typer.Option()] = 8,
     results_dir: Annotated[Path | None, typer.Option(help="folder that holds a folder of records for each profile; by default the recorded ones")] = None,
@@ -60,6 +61,7 @@ def render(
             longest_request_s=longest_request_s,
             weights_gib=weights_gib,
             cold_start_s=cold_start_s,
+            largest_step=largest_step,
             min_replicas=min_replicas,
             max_replicas=max_replicas,
         )

@@ -75,6 +75,8 @@ def cluster(
     profile: ProfileOption = "h200-smollm2",
     results_dir: ResultsOption = Path("results"),
     namespace: Annotated[str, typer.Option()] = "vllm",
+    deployment: Annotated[str, typer.Option(help="the Deployment that serves")] = "vllm",
+    autoscaler: Annotated[str, typer.Option(help="its HorizontalPodAutoscaler, or the one that KEDA made")] = "vllm",
     rate: Annotated[
         float | None,
         typer.Option(
@@ -97,7 +99,9 @@ def cluster(
 
     served = _speculation(method, draft, num_speculative_tokens, "lab cluster")
     wanted = Wanted(profile, low_s=low_s, high_s=high_s, after_s=after_s, rate=rate, seed=seed, **served)
-    run_cluster(wanted, Reach(kubeconfig, url, prometheus, namespace), results_dir.resolve(), slots=slots, engine_version=engine_version)
+    run_cluster(
+        wanted, Reach(kubeconfig, url, prometheus, namespace, deployment, autoscaler), results_dir.resolve(), slots=slots, engine_version=engine_version
+    )
 
 
 def _speculation(method: str, draft: str | None, num_speculative_tokens: int | None, command: str) -> dict[str, Any]:

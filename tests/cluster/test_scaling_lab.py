@@ -6,16 +6,19 @@ seconds; the metric's window is the shipped 15 s.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import operator
 import os
 import re
 import signal
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
@@ -23,15 +26,24 @@ import pytest
 from kubernetes.client import ApiException
 from urllib3.exceptions import HTTPError
 
+from specstudy.book import lab_cluster
 from specstudy.book.lab import Prepared, Wanted, place_of, prepare
+from specstudy.book.lab_cluster import Reach, run_cluster
+from specstudy.catalog import load_profile
+from specstudy.errors import ConfigError
+from specstudy.measure import run_async
+from specstudy.measure.load import Load, drive
 from specstudy.scaling.binaries import Binaries
+from specstudy.scaling.cluster import kubeconfig_cluster
 from specstudy.scaling.experiment import Finished, LoadSpec, run_load
 from specstudy.scaling.lab import Lab, lab, start_adapter
 from specstudy.scaling.objects import APP
 from specstudy.scaling.policy import Direction
-from specstudy.scaling.record import Sample
+from specstudy.scaling.record import Sample, load_runs
 from specstudy.scaling.replay import replay
+from specstudy.scaling.views import AS_DEPLOYED
 from specstudy.serving.server import stop
+from specstudy.workloads.arrivals import Closed
 
 SYNC_S = 2
 LOW_S, HIGH_S, AFTER_S = 20, 180, 70  # at 1x, 3x and 1x
@@ -210,6 +222,89 @@ def test_our_algorithm_decides_as_the_controller_did(stepped: Finished) -> None:
     # Where ours alone changes something, theirs soon does the same: a window's end lies between two passes.
     alone = [number for number, one in enumerate(passes) if one.ours != one.before == one.theirs]
     assert sum(passes[number].ours not in [one.theirs for one in passes[number : number + 4]] for number in alone) <= 2
+
+
+def test_a_replica_that_goes_ends_answers_that_outlast_the_settling(running: Lab, prepared: Prepared) -> None:
+    """400 tokens of 19 ms are 7.6 s, the first part of preStop 2: whoever stopped the server behind that alone would cut them off."""
+    await_that(lambda: running.cluster.deployment(APP).wanted == 1 and len(running.agent.pods) == 1)
+    running.cluster.patch("Deployment", "apps/v1", APP, {"spec": {"replicas": 2}})
+    await_that(lambda: len(running.ready()) >= 2)
+    before = set(running.ready())
+    bodies_of = range(4 * len(before))
+
+    async def send() -> Load:
+        async with place_of(running).client(prepared.replica.target) as client:
+            bodies = [client.body(prepared.load.prompts[0], max_tokens=400, temperature=0, seed=index) for index in bodies_of]
+            sending = asyncio.create_task(drive(client, bodies, Closed(len(bodies))))
+            await asyncio.sleep(1)
+            await asyncio.to_thread(running.cluster.patch, "Deployment", "apps/v1", APP, {"spec": {"replicas": 1}})
+            return await sending
+
+    load = run_async(send())
+    assert [outcome.error for outcome in load.outcomes] == [None for _ in bodies_of]
+    assert {outcome.completion_tokens for outcome in load.outcomes} == {400}
+    await_that(lambda: not before <= set(running.agent.pods))  # one of those that were asked has gone
+    takes_one_away(running)
+
+
+def test_a_replica_that_ends_by_itself_is_counted(running: Lab, prepared: Prepared) -> None:
+    await_that(lambda: running.cluster.deployment(APP).wanted == 1 and len(running.ready()) == 1)
+    (pod,) = running.agent.pods.values()
+    killing = threading.Timer(3, lambda: [psutil.Process(one.pid).kill() for one in processes_of(pod.address)])
+    killing.start()
+    load = replace(prepared.load, stages=((1.0, 10),) * 3)
+    finished = run_load(place_of(running), prepared.replica, prepared.policy, load, profile="test")
+    killing.join()
+    assert finished.run.replica_restarts == 1
+    await_that(lambda: len(running.ready()) == 1)
+
+
+def processes_of(address: str) -> list[psutil.Process]:
+    """The process that listens there."""
+    port = int(address.rsplit(":", 1)[1])
+    return [psutil.Process(one.pid) for one in psutil.net_connections("tcp") if one.pid and one.status == psutil.CONN_LISTEN and one.laddr.port == port]
+
+
+def test_the_load_of_lab_cluster_is_recorded_or_refused(running: Lab, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lab's own API server, Prometheus and replica as the user's cluster. What serves another model than the profile's is refused before the load."""
+    await_that(lambda: running.cluster.deployment(APP).wanted == 1 and len(running.ready()) == 1)
+    (address,) = running.ready().values()
+    reach = Reach(running.plane.kubeconfig, f"http://{address}", running.prometheus.url, "default", APP, APP)
+    wanted = Wanted("cpu-smollm2", low_s=5, high_s=5, after_s=5, rate=1.0)
+    more: dict[str, Any] = {"slots": 4, "engine_version": "0.26.0"}
+    for field, changed_reach, changed_wanted, changed_more in (
+        ("url", reach, wanted, more),  # it serves the model "words"
+        ("url", replace(reach, url="nonsense"), wanted, more),
+        ("prometheus", replace(reach, prometheus="nonsense"), wanted, more),
+        ("engine_version", reach, wanted, {**more, "engine_version": "banana"}),
+        ("draft", reach, replace(wanted, method="eagle3", draft="NOPE", num_speculative_tokens=3), more),
+        ("autoscaler", replace(reach, autoscaler="none"), wanted, more),
+        ("deployment", replace(reach, deployment="none"), wanted, more),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            run_cluster(changed_wanted, changed_reach, tmp_path, **changed_more)
+        assert refused.value.field == field
+    assert not list(tmp_path.iterdir())
+    of_the_stand_in = load_profile("cpu-smollm2").model_copy(update={"target": prepared.replica.target})
+    monkeypatch.setattr(lab_cluster, "load_profile", lambda name: of_the_stand_in)
+    monkeypatch.setattr(lab_cluster, "lab_prompts", lambda profile: (prepared.load.prompts, prepared.load.max_tokens))
+    run = run_cluster(wanted, reach, tmp_path, **more)
+    assert (run.status, run.failed, run.policy.name, run.server_argv) == ("ok", 0, "cluster", AS_DEPLOYED)
+    assert run.policy.metrics == prepared.policy.metrics
+    assert load_runs(tmp_path / "cpu-smollm2").runs == (run,)
+
+
+def test_an_api_server_that_refuses_or_is_away_is_told(running: Lab, tmp_path: Path) -> None:
+    text = running.plane.kubeconfig.read_text()
+    for name, changed_text in (
+        ("away", re.sub(r"server: .*", "server: https://127.0.0.1:1", text)),
+        ("no-one", re.sub(r"client-(certificate|key)(-data)?: .*", "", text)),
+        ("other", "[not, a, kubeconfig]"),
+    ):
+        path = tmp_path / name
+        path.write_text(changed_text)
+        with pytest.raises(ConfigError, match="kubeconfig"):
+            kubeconfig_cluster(path, "default")
 
 
 def test_a_dead_adapter_holds_the_replicas(running: Lab) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import specstudy
-from specstudy.catalog import Profile, load_profile, load_target
+from specstudy.catalog import Draft, Profile, load_draft, load_profile, load_target
 from specstudy.catalog.materialise import target_folder
 from specstudy.deploy import drain
 from specstudy.deploy.rules import rule_groups
@@ -93,8 +93,9 @@ def prepare(wanted: Wanted) -> Prepared:
     server = wanted.server or ("stand-in" if profile.hardware == "cpu" else "real")
     if server == "real":
         return _vllm(wanted, profile)
-    if wanted.method != "none":
-        raise ConfigError("method", wanted.method, "none with stand-ins, which hold no model; vLLM serves with --server real")
+    if wanted.method != "none" or wanted.draft is not None:
+        name, given = ("method", wanted.method) if wanted.method != "none" else ("draft", wanted.draft)
+        raise ConfigError(name, given, "none with stand-ins, which hold no model; vLLM serves with --server real")
     return _standin(wanted)
 
 
@@ -135,17 +136,22 @@ def _vllm(wanted: Wanted, profile: Profile) -> Prepared:
     return Prepared(wanted, spec, replica, load)
 
 
-def _draft_path(wanted: Wanted, target: str) -> str | None:
-    from specstudy.catalog import load_draft
-    from specstudy.catalog.materialise import draft_folder
-
+def check_draft(wanted: Wanted, target: str) -> Draft | None:
+    """The draft that `wanted` names, None for none. Raises ConfigError for one that isn't known, or is for another method or target."""
     if wanted.draft is None:
         return None
     known = load_draft(wanted.draft)
     if (known.method, known.target) != (wanted.method, target):
         allowed = f"a draft for {wanted.method} of {target}; this one is for {known.method} of {known.target}"
         raise ConfigError("draft", wanted.draft, allowed)
-    return str(draft_folder(known, tell))
+    return known
+
+
+def _draft_path(wanted: Wanted, target: str) -> str | None:
+    from specstudy.catalog.materialise import draft_folder
+
+    known = check_draft(wanted, target)
+    return None if known is None else str(draft_folder(known, tell))
 
 
 def _spec(wanted: Wanted, replica: Replica, env: dict[str, str], slowdown: float, start_s: float, start_timeout_s: float = 60) -> LabSpec:
@@ -160,7 +166,9 @@ def place_of(running: Lab) -> Place:
     """The lab as an experiment's place."""
     spec = running.spec
     periods = spec.sync_s, WINDOW_S, SLOTS_WINDOW_S, spec.scrape_s
-    return Place(running.cluster, APP, APP, running.prometheus.query, partial(Balancer, running.ready), *periods, running.raise_if_dead)
+    return Place(
+        running.cluster, APP, APP, running.prometheus.query, partial(Balancer, running.ready), *periods, running.raise_if_dead, lambda: running.agent.restarts
+    )
 
 
 def run_lab(wanted: Sequence[Wanted], results: Path) -> list[ScalingRun]:

@@ -17,7 +17,8 @@ from specstudy.catalog import load_profile, names_in, recorded_dir
 from specstudy.figures import Picture, Stack, Table, Text, badge
 from specstudy.figures.prose import short_commit
 from specstudy.figures.text import NO_RECORDS, bullets
-from specstudy.scaling import pictures, studies
+from specstudy.scaling import pictures, simulated, studies
+from specstudy.scaling.beside import Beside, beside
 from specstudy.scaling.compare import NO_PAIR, Comparison, comparison_of
 from specstudy.scaling.record import CHAPTER, LoadedRuns, load_runs
 from specstudy.scaling.scenarios import SHIPPED
@@ -88,7 +89,7 @@ class Scaling:
             own = [view for view in self._leading if view.run.server == self.main.run.server]
             lines = self._origin(own)
             if self.tried and self.tried[0].run.server != own[0].run.server:
-                lines += ["The policies that failed were tried on other servers:", *self._origin(self.tried)]
+                lines += ["Other policies were tried on other servers:", *self._origin(self.tried)]
         lines += [f"**Failed:** {RunView(one, *NO_ROWS).label}: {one.error}" for one in self.loaded.runs if one.status == "failed"]
         lines += [f"**Skipped line:** {line}" for line in self.loaded.skipped]
         return Text("\n\n".join(lines))
@@ -160,15 +161,23 @@ class Scaling:
         """The two floors over slowdowns and loads."""
         return slower.simulated_table(self._service_s, self.main.run.slots) if self.main else NO_RECORDS
 
-    @cached_property
+    @property
     def _service_s(self) -> list[float]:
-        """Times in a slot of the main run, as `outcomes.service_time_s` counts them: the half of the first stage's requests with the soonest first token."""
-        if self.main is None:
-            return []
-        rows = self.main.requests
-        first = rows[(rows["scheduled_s"] < self.main.run.step_s) & (rows["status"] == "ok")]
-        soonest = (first["first_token_s"] - first["sent_s"]).nsmallest(max(1, len(first) // 2)).index
-        return [float(value) for value in (first["last_token_s"] - first["sent_s"]).loc[soonest]]
+        return [] if self.main is None else self.main.service_s
+
+    def beside_table(self) -> Table | Text:
+        """Recorded runs and the simulation of each."""
+        found = self._simulated_beside
+        return simulated.beside_table(found) if found else NO_RECORDS
+
+    def beside_conclusion(self) -> Text:
+        """How near they are."""
+        found = self._simulated_beside
+        return simulated.beside_conclusion(found) if found else NO_RECORDS
+
+    @cached_property
+    def _simulated_beside(self) -> list[Beside]:
+        return beside([*self.runs, *self._beside])
 
     @cached_property
     def _cold_starts(self) -> pd.DataFrame:
@@ -181,7 +190,7 @@ class Scaling:
 
     def overshoot_figure(self) -> Picture | Text:
         """Most replicas over needed ones, over the cold start."""
-        return self._cold("most_over_needed", "How many too many?", "most replicas / needed")
+        return self._cold("most_over_needed", "How many too many?", f"most replicas / needed ({studies.CEILING} allowed)")
 
     def _cold(self, column: str, question: str, y: str) -> Picture | Text:
         if self.main is None:
@@ -198,13 +207,13 @@ class Scaling:
         own = frame[frame["policy"] == SHIPPED]
         beyond = own["recovered_s"] - own["cold_start_s"]
         others = frame[frame["policy"] != SHIPPED].groupby("policy")["most_over_needed"].max()
+        told = (f"{name} for {value:.1f}" if value < studies.CEILING else f"{name} for all that it may" for name, value in others.items())
         longest = frame[frame["cold_start_s"] == frame["cold_start_s"].max()].set_index("policy")["recovered_s"]
         return bullets(
             [
+                f"The load triples to what {studies.COLD_NEEDED} replicas hold at 90 %, and {studies.CEILING} times as many are allowed. "
                 f"With the shipped policy waits are short again {_range(beyond.min(), beyond.max())} s after the first new replicas can be there, for every "
-                f"cold start here; it asks for at most {own['most_over_needed'].max():.1f} times the replicas needed, "
-                + ", ".join(f"{name} for {value:.1f}" for name, value in others.items())
-                + ".",
+                f"cold start here; it asks for at most {own['most_over_needed'].max():.1f} times the replicas needed, " + ", ".join(told) + ".",
                 f"At a cold start of {frame['cold_start_s'].max():.0f} s waits are long for "
                 + ", ".join(
                     f"{value:,.0f} s ({name})" if np.isfinite(value) else f"all of the high load ({name})" for name, value in longest.sort_values().items()
@@ -212,6 +221,21 @@ class Scaling:
                 + ".",
             ]
         )
+
+    @cached_property
+    def _steps(self) -> pd.DataFrame:
+        assert self.main is not None
+        return studies.step_study(self._service_s, self.main.run.slots)
+
+    def step_table(self) -> Table | Text:
+        """What becomes of a step of another size."""
+        if self.main is None:
+            return NO_RECORDS
+        return simulated.step_table(self._steps)
+
+    def step_conclusion(self) -> Text:
+        """What the shipped rate of scaling up costs beyond the step that it is made for."""
+        return NO_RECORDS if self.main is None else simulated.step_conclusion(self._steps)
 
     def fleet_table(self) -> Table | Text:
         """The shipped policy on fleets of 3 to 1,000 replicas."""
@@ -228,7 +252,8 @@ class Scaling:
             }
         )
         note = (
-            f"Simulated: the autoscaler's algorithm every 15 s over a queue with the service times of the run above; cold start {FLEET_COLD_START_S:.0f} s. "
+            f"Simulated: the load triples, the autoscaler's algorithm every 15 s over a queue with the service times of the run above; cold start "
+            f"{FLEET_COLD_START_S:.0f} s. "
             "A backlog stays at the replica where it arose, and those replicas are lost to new requests while it drains"
             + (
                 ": small fleets triple beyond the need and don't feel it, large ones do."

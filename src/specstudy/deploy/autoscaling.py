@@ -26,7 +26,8 @@ def policy_of(found: Resolved, others: Iterable[Resolved] = ()) -> HpaPolicy:
     measured = [slowdown(one.evidence.records, slots, slots) or 1.0 for one in (found, *others) if one.evidence]
     # In tenths upwards: it is no more exact than that.
     told = math.ceil(10 * max(measured, default=1.0)) / 10
-    return shipped_policy(slots, wanted.cold_start_s, slowdown=told, min_replicas=wanted.min_replicas, max_replicas=wanted.max_replicas)
+    bounds = {"min_replicas": wanted.min_replicas, "max_replicas": wanted.max_replicas, "largest_step": wanted.largest_step}
+    return shipped_policy(slots, wanted.cold_start_s, slowdown=told, **bounds)
 
 
 def wait_target_ms(policy: HpaPolicy) -> float:

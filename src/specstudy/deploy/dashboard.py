@@ -33,8 +33,12 @@ PANELS: list[tuple[str, str, list[tuple[str, str]], str]] = [
     (
         "How much is each replica doing?",
         "short",
-        [("slots in use per replica", "slots_in_use_per_replica"), ("waiting, all replicas", "vllm:requests_waiting")],
-        "Requests that run at once, against the server's --max-num-seqs.",
+        [
+            ("slots in use per replica", "slots_in_use_per_replica"),
+            ("waiting, all replicas", "vllm:requests_waiting"),
+            ("slots in use, all replicas", "slots_in_use"),
+        ],
+        "Requests that run at once, against the server's --max-num-seqs. The last over the replicas is what the autoscaler's floor sees.",
     ),
     (
         "Does speculation still pay?",

@@ -22,7 +22,7 @@ WINDOW = "15s"
 # quick, it is the wait that scales out.
 SLOTS_WINDOW = "1m"
 LONG_WINDOW = "5m"  # for what a person looks at
-TTFT_SLO_S = "0.5"  # a bound of vLLM's own TTFT buckets; goodput counts first tokens within it
+TTFT_SLO_S = "1.0"  # chapter 08's, and a bound of vLLM's own TTFT buckets; goodput counts first tokens within it
 UP = f'up{{job="{NAME}"}}'
 QUEUE = "vllm:request_queue_time_seconds"
 QUANTILES = {"p50": 0.5, "p90": 0.9}

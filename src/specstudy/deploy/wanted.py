@@ -25,6 +25,7 @@ from specstudy.deploy.measured import (
 from specstudy.errors import ConfigError
 from specstudy.plan import deployment_of
 from specstudy.records.schema import Method
+from specstudy.scaling.policy import LARGEST_STEP, LONGEST_COLD_START_S
 from specstudy.serving import Deployment
 from specstudy.serving.vllm import vllm_argv
 
@@ -51,7 +52,14 @@ class Wanted(StrictModel):
     unmeasured: bool = Field(default=False, description="render even what no record measured")
     longest_request_s: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="by default from the records")
     weights_gib: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="of target and draft together; by default from the records")
-    cold_start_s: float = Field(default=120, gt=0, allow_inf_nan=False, description="from a pod's creation to its readiness")
+    cold_start_s: float = Field(
+        default=120,
+        gt=0,
+        le=LONGEST_COLD_START_S,
+        allow_inf_nan=False,
+        description="from a pod's creation to its readiness; the policy's period follows it, and the API server allows none beyond half an hour",
+    )
+    largest_step: int = Field(default=LARGEST_STEP, ge=2, le=100, description="times the load may rise at once and be answered by one scale-out")
     min_replicas: int = Field(default=1, ge=1)
     max_replicas: int = Field(default=8, ge=1, le=INT32)
 
@@ -98,6 +106,9 @@ def resolve(wanted: Wanted, results: Path | None = None) -> Resolved:
         raise ConfigError("profile", profile.name, "a profile for a GPU: a replica asks for nvidia.com/gpu")
     if profile.evidence != "real":
         raise ConfigError("profile", profile.name, "a profile with real weights; this one's are random, it answers nothing")
+    if wanted.cold_start_s >= profile.engine.start_timeout_s:
+        patience = f"less than {profile.engine.start_timeout_s:g}, the start_timeout_s of {profile.name}, after which the startup probe has a pod killed"
+        raise ConfigError("cold_start_s", wanted.cold_start_s, patience)
     records = list(good_records(profile, results or recorded_dir()))
     tried = [_deployment(wanted, profile, env, spec) for env, spec in _offers(wanted, profile)]
     found = [(deployment, evidence) for deployment in tried if (evidence := evidence_for(deployment, records)) is not None]

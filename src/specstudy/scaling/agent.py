@@ -45,11 +45,17 @@ class NodeAgent:
         self._threads = [threading.Thread(target=run, name=f"node {run.__name__}", daemon=True) for run in (self._beat, self._follow)]
         self._namespaces: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
+        self._restarts: dict[str, int] = {}
 
     def address(self, pod: str) -> str | None:
         """host:port of a pod here."""
         found = self.pods.get(pod)
         return None if found is None else found.address
+
+    @property
+    def restarts(self) -> int:
+        """Times that a pod's process ended by itself and was started again, of all pods there were."""
+        return sum(self._restarts.values())
 
     def begin(self) -> None:
         """Register the node and follow its pods."""
@@ -187,6 +193,7 @@ class NodeAgent:
 
     def _report(self, pod: PodProcess) -> None:
         number, namespace = self._numbers[pod.name], self._namespaces[pod.name]
+        self._restarts[pod.name] = pod.restarts
         self._tell(
             lambda: self._api.patch_namespaced_pod_status(pod.name, namespace, {"status": pod_status(pod, f"10.244.{number // 250}.{number % 250 + 1}")})
         )

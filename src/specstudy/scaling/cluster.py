@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from specstudy.errors import ConfigError
+from specstudy.scaling.policy import metric_of
 
 PLURALS = {
     "Deployment": "deployments",
@@ -102,7 +103,7 @@ class Cluster:
             external = one.get("external") or {}
             if external:
                 current = external.get("current") or {}
-                metrics[external["metric"]["name"]] = number(str(current.get("averageValue") or current.get("value") or "0"))
+                metrics[metric_of(external["metric"]["name"])] = number(str(current.get("averageValue") or current.get("value") or "0"))
         return HpaState(int(status.get("currentReplicas") or 0), int(status.get("desiredReplicas") or 0), conditions, metrics)
 
     def hpa_spec(self, name: str) -> dict[str, Any]:
@@ -115,6 +116,15 @@ class Cluster:
         except ApiException as error:
             raise ConfigError("autoscaler", name, f"a HorizontalPodAutoscaler in namespace {self.namespace} ({error.reason})") from None
         return dict(found["spec"])
+
+    def check_deployment(self, name: str) -> None:
+        """Raises ConfigError if there is none of that name, or none that we may read."""
+        from kubernetes.client import ApiException
+
+        try:
+            self.deployment(name)
+        except ApiException as error:
+            raise ConfigError("deployment", name, f"a Deployment in namespace {self.namespace} ({error.reason})") from None
 
     def deployment(self, name: str) -> DeploymentState:
         """The Deployment's replicas."""
@@ -153,12 +163,17 @@ def _message(error: Any) -> str:
 
 
 def kubeconfig_cluster(path: Path, namespace: str) -> Cluster:
-    """The user's cluster. Raises ConfigError for a file that can't be used."""
+    """The user's cluster. Raises ConfigError for a file that can't be used, or an API server that doesn't answer or refuses."""
     from kubernetes import client, config
+    from urllib3.exceptions import HTTPError
 
     settings = client.Configuration()
     try:
         cast("Any", config).load_kube_config(str(path), client_configuration=settings)
-    except (OSError, config.ConfigException) as error:
+    except Exception as error:  # the library checks little: a file of another form fails wherever it is first read
         raise ConfigError("kubeconfig", str(path), f"a kubeconfig file ({error})") from None
-    return Cluster(lambda: client.ApiClient(settings), namespace)
+    try:
+        return Cluster(lambda: client.ApiClient(settings), namespace)
+    except (client.ApiException, HTTPError) as error:
+        why = f"{error.status} {error.reason}" if isinstance(error, client.ApiException) else str(error)
+        raise ConfigError("kubeconfig", str(path), f"one whose API server, {settings.host}, answers it ({why})") from None

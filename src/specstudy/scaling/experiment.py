@@ -68,7 +68,8 @@ class LoadSpec:
 class Place:
     """Where it runs: the cluster, what Prometheus answers, what sends requests for a model, how the autoscaler is set.
 
-    `raise_if_dead`: raises ServerError where a program has ended without which nothing is scaled; a place elsewhere can't tell.
+    `raise_if_dead`: raises ServerError where a program has ended without which nothing is scaled; `restarts`: how often a replica's process has ended
+    by itself so far. A place elsewhere can't tell either.
     """
 
     cluster: Cluster
@@ -81,6 +82,7 @@ class Place:
     slots_window_s: float
     scrape_s: float
     raise_if_dead: Callable[[], None] = lambda: None
+    restarts: Callable[[], int | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,15 @@ class Finished:
 
 
 def run_load(place: Place, replica: Replica, policy: HpaPolicy, load: LoadSpec, *, profile: str, settle_s: float = 0) -> Finished:
-    """Drive the load and sample meanwhile, and for `settle_s` after the last answer. A lost request is counted, and makes no run failed.
+    """Drive the load and sample meanwhile, and for `settle_s` after the last answer.
+
+    A lost request is counted, and makes no run failed; a run of lost ones alone is.
 
     Raises ServerError where the place has died under it: what wasn't scaled says nothing of the policy.
     """
     record_id, started = uuid.uuid4().hex[:16], datetime.now(UTC)
     prompts = [load.prompts[index % len(load.prompts)] for index in range(len(load.arrival.times_s))]
+    restarts = place.restarts()
     with sampling(place.cluster, place.deployment, place.autoscaler, place.query) as sampled:
         driven = run_async(_drive(place, replica.target, load, prompts))
         _wait_until(driven.began + sum(length for _, length in load.stages) + settle_s)
@@ -109,12 +114,14 @@ def run_load(place: Place, replica: Replica, policy: HpaPolicy, load: LoadSpec, 
     samples = sampled.rows(record_id, driven.began)
     lags = [(outcome.sent - due) * 1e3 for outcome, due in zip(driven.outcomes, driven.scheduled, strict=True)]
     ok = sum(outcome.ok for outcome in driven.outcomes)
+    error = None if ok else f"none of {len(prompts):,} requests ended well; the first: {driven.outcomes[0].error}"
     found: dict[str, Any] = {
         "record_id": record_id,
         "profile": profile,
         "chapter": CHAPTER,
         "started_at": started,
-        "status": "ok",
+        "status": "ok" if error is None else "failed",
+        "error": error,
         "policy": policy,
         **_place_fields(place, sampled, driven),
         **{name: value for name, value in vars(replica).items() if name != "argv"},
@@ -124,6 +131,7 @@ def run_load(place: Place, replica: Replica, policy: HpaPolicy, load: LoadSpec, 
         "completed": ok,
         "failed": len(prompts) - ok,
         "resent": sum(outcome.resent for outcome in driven.outcomes),
+        "replica_restarts": None if restarts is None else (place.restarts() or 0) - restarts,
         "schedule_lag_ms_p99": max(0.0, float(np.percentile(lags, 99))),
         **outcomes(requests, samples, load.stages, slots=replica.slots, slo_ttft_ms=load.slo_ttft_ms, minimum=policy.min_replicas),
         **_machine(),

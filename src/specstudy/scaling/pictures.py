@@ -21,6 +21,8 @@ from specstudy.scaling.scenarios import SHIPPED, TRIED
 from specstudy.scaling.views import RunView
 
 SETTLED_S = 60.0  # the end of the high load, when a run has had time to settle
+DECIDED_WITHIN_S = 30.0  # the bound on a scale-out
+AT_THE_STEP_S = 2.0  # samples are a second apart
 BLUE, ORANGE, GREEN, BLACK, PINK = "#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7"
 
 
@@ -108,6 +110,7 @@ def run_facts(run: ScalingRun) -> str:
         f"back at the minimum {seconds(run.back_to_min_s)} after the load fell"
         if run.back_to_min_s is not None
         else f"not back at the minimum {run.stages[2][1]:.0f} s after the load fell",
+        f"a replica's process ended by itself {run.replica_restarts} times" if run.replica_restarts else "",
         f"{run.failed} of {run.num_prompts:,} requests lost.",
     )
     return "; ".join(fact for fact in facts if fact)
@@ -197,7 +200,8 @@ def _figures(view: RunView, alike_s: float) -> dict[str, object]:
         "needed": run.replicas_needed,
         "most": run.replicas_max,
         "fewest at 3x": run.replicas_low_while_high,
-        "scale-downs": run.scale_downs,
+        "scale-downs at 3x": view.scale_downs(run.step_s, run.fall_s),
+        "after it": view.scale_downs(run.fall_s, float("inf")),
         "back at minimum": seconds(run.back_to_min_s),
         "lost": run.failed,
         "within SLO": DASH if share is None else f"{share:.1%}",
@@ -212,7 +216,8 @@ def stages_text(run: ScalingRun) -> str:
 def verdict(run: ScalingRun) -> str:
     """What a policy failed at, by the rules of the chapter; "holds" if at nothing."""
     faults = []
-    if run.decided_s is None or run.decided_s > 30:
+    enough_before = run.enough_ready_s is not None and run.enough_ready_s <= AT_THE_STEP_S
+    if not enough_before and (run.decided_s is None or run.decided_s > DECIDED_WITHIN_S):
         faults.append("late")
     if run.replicas_needed is not None and (run.replicas_low_while_high or 0) < run.replicas_needed:
         faults.append("scaled down below the need" if run.replicas_low_while_high is not None else "never had enough")
@@ -220,6 +225,8 @@ def verdict(run: ScalingRun) -> str:
         faults.append("overshoots")
     if run.back_to_min_s is None:
         faults.append("not back in time")
+    if run.replica_restarts:
+        faults.append("replicas ended by themselves")
     if run.failed:
         faults.append("lost requests")
     return ", ".join(faults) or "holds"
@@ -234,12 +241,26 @@ def conclusion(view: RunView | None) -> Text:
     told = f"vLLM replicas {method}" if run.server == "real" else "paced stand-ins, so its times to first token say nothing of vLLM"
     lines = [f"The run is of {told}; control plane {run.kubernetes_version}, autoscaler every {run.sync_period_s:g} s, a window of {run.metric_window_s:g} s."]
     lines.append(run_facts(run))
+    lines.append(_phase(view))
     lines.append(_floor(run))
     lines.append(_shared(view))
     reached = verdict(run)
     over = f"over {run.stages[1][1]:.0f} s at 3x and {run.stages[2][1]:.0f} s after it"
     lines.append(f"It meets every bound of this chapter, {over}." if reached == "holds" else f"It fails a bound of this chapter, {over}: {reached}.")
     return bullets(lines)
+
+
+def _phase(view: RunView) -> str:
+    """When the scale-out would have been decided had the autoscaler's passes lain otherwise; nothing where none was decided, or was before it was due."""
+    run, crossed_s = view.run, view.crossed_s
+    if crossed_s is None or run.decided_s is None or run.decided_s < crossed_s:
+        return ""
+    latest_s = crossed_s + run.sync_period_s
+    kept = f"within the {DECIDED_WITHIN_S:.0f} s asked for" if latest_s <= DECIDED_WITHIN_S else f"later than the {DECIDED_WITHIN_S:.0f} s asked for"
+    return (
+        f"When that is decided hangs on when the autoscaler passes, every {run.sync_period_s:g} s: by the samples a metric was past its target, tolerance "
+        f"included, {crossed_s:.0f} s after the step, and had a pass come just before, it would have been decided {latest_s:.0f} s after it, {kept}."
+    )
 
 
 def _floor(run: ScalingRun) -> str:

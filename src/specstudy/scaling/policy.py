@@ -22,7 +22,12 @@ from specstudy.errors import ConfigError
 from specstudy.scaling import QUEUE_WAIT, SLOTS_IN_USE
 
 UTILISATION = 0.7  # of the slots of full replicas
+LARGEST_STEP = 3  # of the load, that one scale-out answers
 LONGEST_PERIOD_S, LONGEST_WINDOW_S = 1800, 3600  # the API server refuses more
+BEYOND_COLD_STARTS_S = 100  # of the period of scaling up, see shipped_policy
+LONGEST_COLD_START_S = (LONGEST_PERIOD_S - BEYOND_COLD_STARTS_S) // 2
+# KEDA names a trigger's metric by its place and kind; these are the places that deploy/'s ScaledObject gives them.
+KEDA_NAMES = {"s0-prometheus": QUEUE_WAIT, "s1-prometheus": SLOTS_IN_USE}
 
 
 class MetricTarget(StrictModel):
@@ -119,11 +124,16 @@ def policy_from_spec(name: str, spec: Mapping[str, Any]) -> HpaPolicy:
         raise ConfigError.from_pydantic(error, "autoscaler") from error
 
 
+def metric_of(name: str) -> str:
+    """An external metric's name in an autoscaler that we wrote, or that KEDA made of our ScaledObject, to the study's; any other stays."""
+    return KEDA_NAMES.get(name, name)
+
+
 def _target(external: Mapping[str, Any]) -> dict[str, Any]:
     target = external["target"]
     text = str(target.get("value") or target["averageValue"])
     value = float(text[:-1]) / 1000 if text.endswith("m") else float(text.removesuffix("k")) * (1000 if text.endswith("k") else 1)
-    return {"metric": external["metric"]["name"], "kind": target["type"], "target": value}
+    return {"metric": metric_of(external["metric"]["name"]), "kind": target["type"], "target": value}
 
 
 def _direction(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,19 +161,24 @@ def shipped_policy(
     max_replicas: int = 8,
     wait_target_ms: float = 500,
     utilisation: float = UTILISATION,
+    largest_step: int = LARGEST_STEP,
 ) -> HpaPolicy:
     """The policy that the study recommends; chapter 08 says why and shows what failed.
 
     slots: requests that a replica runs at once (vLLM's max_num_seqs). cold_start_s: from a pod's creation to its
     readiness. slowdown: time of a token where all slots are busy over that where a quarter of them is; a floor so
-    divided keeps more replicas than needed where many are full anyway. Raises ConfigError for a slowdown below 1.
+    divided keeps more replicas than needed where many are full anyway. largest_step: how many times as many replicas one
+    decision may ask for; a load that rises by more waits for a second one, a period later. Raises ConfigError for a
+    slowdown below 1, or a step below 2.
 
-    Scaling up may triple within a period and no more: the wait stays high until new replicas are ready and the backlog
+    Scaling up may do that within a period and no more: the wait stays high until new replicas are ready and the backlog
     is gone, and would be answered anew at each sync. The period outlasts that time and the window for scaling down
     after it, since old controllers (1.20) take an answer of that window up again once a limit allows it.
     """
     check_slowdown(slowdown)
-    period_s = min(LONGEST_PERIOD_S, math.ceil(2 * cold_start_s + 100))
+    if largest_step < 2:
+        raise ConfigError("largest_step", largest_step, "at least 2: with less nothing is ever added")
+    period_s = min(LONGEST_PERIOD_S, math.ceil(2 * cold_start_s + BEYOND_COLD_STARTS_S))
     window_s = min(LONGEST_WINDOW_S, math.ceil(max(60.0, cold_start_s / 2)))
     return HpaPolicy(
         name="wait-and-slots",
@@ -173,6 +188,6 @@ def shipped_policy(
             MetricTarget(metric=QUEUE_WAIT, kind="Value", target=wait_target_ms),
             MetricTarget(metric=SLOTS_IN_USE, kind="AverageValue", target=round(slots * utilisation / slowdown, 3)),
         ),
-        up=Direction(window_s=0, limits=(RateLimit(kind="Percent", value=200, period_s=period_s),)),
+        up=Direction(window_s=0, limits=(RateLimit(kind="Percent", value=100 * (largest_step - 1), period_s=period_s),)),
         down=Direction(window_s=window_s, limits=(RateLimit(kind="Percent", value=50, period_s=60), RateLimit(kind="Pods", value=1, period_s=60))),
     )

@@ -60,6 +60,7 @@ class ScalingRun(BaseModel):
     completed: int = stated("Requests that ended well", "requests", ge=0)
     failed: int = stated("Requests that were lost", "requests", ge=0)
     resent: int = stated("Requests that a closed or refused connection sent to another one, before any server saw them", "requests", ge=0)
+    replica_restarts: int | None = measured("Times that a replica's process ended by itself and was started again; none where that can't be told", "count")
     schedule_lag_ms_p99: Milliseconds = measured("Send minus scheduled arrival, 99th percentile", "ms")
 
     service_s_mean: float | None = measured("From slot to last token, mean over the requests of the first stage that found a slot free", "s")

@@ -68,7 +68,7 @@ TRIED = {
     tried.name: tried
     for tried in (
         Tried(SHIPPED, "Queue wait to scale out, slots in use as the floor, tripling at most once in two cold starts and 100 s.", _shipped),
-        Tried("wait-alone", "Queue wait alone, every other setting the API server's default, down at once.", _wait_alone),
+        Tried("wait-alone", "Queue wait alone, the API server's default rate of scaling up, down at once.", _wait_alone),
         Tried("wait-alone-slow-down", "Queue wait alone, but scaled down slowly: does patience replace the floor?", _wait_alone_slow_down),
         Tried("default-scale-up", "Both metrics, the API server's default rate of scaling up.", _no_rate_limit),
         Tried(

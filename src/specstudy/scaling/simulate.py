@@ -17,7 +17,7 @@ from specstudy.workloads.arrivals import steps
 class Scenario:
     """A load over a fleet. `stages`: (requests/s, seconds). `service_s`: measured service times, drawn from with replacement.
 
-    `slowdown`: how much longer they are in a full replica; see Fleet.
+    `slowdown`: how much longer they are in a full replica; see Fleet. `first_sync_s`: when the autoscaler passes first, by default `sync_s` from the begin.
     """
 
     stages: tuple[tuple[float, float], ...]
@@ -30,6 +30,7 @@ class Scenario:
     scrape_s: int = 5
     sync_s: float = 15
     seed: int = 0
+    first_sync_s: float | None = None
     slowdown: float = 1.0
 
     @property
@@ -77,7 +78,7 @@ def simulate(policy: HpaPolicy, scenario: Scenario, release: Release = "current"
     services = np.random.default_rng(scenario.seed + 1).choice(np.array(scenario.service_s), len(arrivals))
     controller, rows = Autoscaler(policy, release), []
     done = 0
-    for now in np.arange(scenario.sync_s, scenario.length_s + 1e-9, scenario.sync_s).tolist():
+    for now in np.arange(scenario.first_sync_s or scenario.sync_s, scenario.length_s + 1e-9, scenario.sync_s).tolist():
         until = int(np.searchsorted(arrivals, now))
         fleet.run(arrivals[done:until], services[done:until])
         done = until

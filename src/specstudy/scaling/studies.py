@@ -9,15 +9,19 @@ import numpy as np
 import pandas as pd
 
 from specstudy.scaling.outcomes import fewest
-from specstudy.scaling.policy import HpaPolicy
+from specstudy.scaling.policy import HpaPolicy, shipped_policy
 from specstudy.scaling.scenarios import AS_IF_LINEAR, SHIPPED, TRIED
 from specstudy.scaling.simulate import Scenario, Simulated, replicas_for, simulate
 
+CEILING = 10  # the most replicas that the autoscaler may ask for, over the needed ones
 COLD_STARTS_S = (10, 30, 60, 120, 300, 600)
 FLEETS = (3, 10, 30, 100, 1000)
 SHORT_WAIT_S = 1.0
 SLOWDOWNS, SLOW_LOADS = (1.0, 1.25, 1.5, 2.0, 3.0), tuple(np.linspace(0.9, 2.0, 12).round(2).tolist())
 SLOW_COLD_START_S, SLOW_HIGH_S, SLOW_SETTLED_S = 30.0, 1200.0, 900.0
+LONG_HIGH_S, COLD_NEEDED = 1800.0, 6
+MADE_FOR_IT = "made for the step"
+STEPS, STEP_COLD_START_S = (2, 3, 4, 6, 10), 120.0
 COMPARED = ("wait-and-slots", "default-scale-up", "scale-up-window", "slots-alone")
 
 
@@ -69,11 +73,12 @@ def _calm(found: Simulated, at_s: float) -> bool:
     return len(waits) > 0 and float(np.percentile(waits, 95)) <= SHORT_WAIT_S
 
 
-def step_scenario(service_s: Sequence[float], slots: int, cold_start_s: float, needed: int, length_s: float) -> Scenario:
-    """A load that, tripled for `length_s`, needs 90 per cent of `needed` replicas' slots."""
+def step_scenario(service_s: Sequence[float], slots: int, cold_start_s: float, needed: int, length_s: float, times: float = 3) -> Scenario:
+    """A load that, `times` as large for `length_s`, needs 90 per cent of `needed` replicas' slots; before it the replicas are 70 per cent full."""
     high = 0.9 * needed * slots / float(np.mean(service_s))
-    first = max(1, int(np.ceil(high / 3 * float(np.mean(service_s)) / (0.7 * slots))))
-    return Scenario(((high / 3, 60), (high, length_s), (high / 3, 15)), tuple(service_s), slots, cold_start_s, first)
+    low = high / times
+    first = max(1, int(np.ceil(low * float(np.mean(service_s)) / (0.7 * slots))))
+    return Scenario(((low, 60), (high, length_s), (low, 15)), tuple(service_s), slots, cold_start_s, first)
 
 
 def _or_never(value: float | None) -> float:
@@ -81,18 +86,38 @@ def _or_never(value: float | None) -> float:
 
 
 def _policy(name: str, slots: int, cold_start_s: float, needed: int) -> HpaPolicy:
-    return TRIED[name].make(slots, cold_start_s, 1.0).model_copy(update={"max_replicas": 4 * needed})
+    return TRIED[name].make(slots, cold_start_s, 1.0).with_at_most(CEILING * needed)
 
 
-def cold_start_study(service_s: Sequence[float], slots: int, needed: int = 6) -> pd.DataFrame:
+def cold_start_study(service_s: Sequence[float], slots: int, needed: int = COLD_NEEDED) -> pd.DataFrame:
     """A row for each policy and cold start: recovery and decision (inf for never), and the most replicas over the needed."""
     rows = []
     for name in COMPARED:
         for cold in COLD_STARTS_S:
-            scenario = step_scenario(service_s, slots, cold, needed, max(600.0, 5 * cold))
+            scenario = step_scenario(service_s, slots, cold, needed, max(LONG_HIGH_S, 5 * cold))
             one = answer(simulate(_policy(name, slots, cold, needed), scenario), scenario)
             rows.append((name, cold, _or_never(one.recovered_s), one.most / one.needed, _or_never(one.decided_s)))
     return pd.DataFrame(rows, columns=["policy", "cold_start_s", "recovered_s", "most_over_needed", "decided_s"])
+
+
+def step_study(service_s: Sequence[float], slots: int) -> pd.DataFrame:
+    """A row for each step of STEPS and each policy: the shipped one, the same made for that step, and the API server's default rate of scaling up.
+
+    Two replicas' worth of load before it, a cold start of STEP_COLD_START_S.
+    """
+    rows = []
+    for times in STEPS:
+        needed = 2 * times
+        scenario = step_scenario(service_s, slots, STEP_COLD_START_S, needed, LONG_HIGH_S, times)
+        policies = {
+            SHIPPED: shipped_policy(slots, STEP_COLD_START_S),
+            MADE_FOR_IT: shipped_policy(slots, STEP_COLD_START_S, largest_step=times),
+            "default-scale-up": TRIED["default-scale-up"].make(slots, STEP_COLD_START_S, 1.0),
+        }
+        for name, policy in policies.items():
+            one = answer(simulate(policy.with_at_most(CEILING * needed), scenario), scenario)
+            rows.append((times, needed, name, _or_never(one.recovered_s), one.most / needed))
+    return pd.DataFrame(rows, columns=["step", "needed", "policy", "recovered_s", "most_over_needed"])
 
 
 def fleet_study(service_s: Sequence[float], slots: int, name: str, cold_start_s: float = 60) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from specstudy.records.schema import P99_NEEDS
+from specstudy.scaling.hpa import TOLERANCE
 from specstudy.scaling.record import LoadedRuns, ScalingRun
 
 BIN_S = 5.0
@@ -48,6 +49,39 @@ class RunView:
     def one_machine(self) -> bool:
         """Whether replicas and control plane ran where the load came from; a cluster's record states the load generator's machine, and no other."""
         return self.run.server_argv != AS_DEPLOYED
+
+    @cached_property
+    def _free(self) -> pd.DataFrame:
+        """Of the good requests of the first stage the half with the soonest first token, which found a slot free; see `outcomes.service_time_s`."""
+        first = self.requests[(self.requests["scheduled_s"] < self.run.step_s) & (self.requests["status"] == "ok")]
+        return first.loc[(first["first_token_s"] - first["sent_s"]).nsmallest(max(1, len(first) // 2)).index]
+
+    @property
+    def service_s(self) -> list[float]:
+        """Their times in a slot, in s."""
+        return [float(value) for value in self._free["last_token_s"] - self._free["sent_s"]]
+
+    @property
+    def prefill_s(self) -> float:
+        """Their median time to first token, in s."""
+        return float((self._free["first_token_s"] - self._free["sent_s"]).median())
+
+    def scale_downs(self, begin_s: float, end_s: float) -> int:
+        """Times that fewer replicas were asked for in (begin, end]."""
+        fewer = self.samples["replicas"].diff() < 0
+        return int((fewer & (self.samples["at_s"] > begin_s) & (self.samples["at_s"] <= end_s)).sum())
+
+    @cached_property
+    def crossed_s(self) -> float | None:
+        """From the step to the first sample at 3x at which a metric asked for more replicas than there were before it; None without one."""
+        rows = self.samples[(self.samples["at_s"] > self.run.step_s) & (self.samples["at_s"] <= self.run.fall_s)]
+        before = self.samples.loc[self.samples["at_s"] <= self.run.step_s, "replicas"]
+        if before.empty:
+            return None
+        past = pd.Series(False, index=rows.index)
+        for one in self.run.policy.metrics:
+            past |= rows[one.metric] > (1 + TOLERANCE) * one.target * (before.iloc[-1] if one.kind == "AverageValue" else 1)
+        return float(rows.loc[past, "at_s"].iloc[0]) - self.run.step_s if past.any() else None
 
     @cached_property
     def ttft_ms(self) -> pd.Series:

@@ -141,8 +141,8 @@ def test_a_run_on_a_cluster_of_ones_own_is_drawn_and_no_machine_is_named(tmp_pat
     timeline = page.timeline()
     assert isinstance(timeline, Picture)
     assert timeline.evidence == "real"
-    assert "A cluster of Kubernetes 1.34.1" in page.note.markdown.split("The policies that failed")[0]
-    assert "on one machine" not in page.note.markdown.split("The policies that failed")[0]
+    assert "A cluster of Kubernetes 1.34.1" in page.note.markdown.split("Other policies were tried")[0]
+    assert "on one machine" not in page.note.markdown.split("Other policies were tried")[0]
     assert "share" not in page.conclusion().markdown
 
 

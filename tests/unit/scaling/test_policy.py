@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 from pydantic import ValidationError
 
+from specstudy.deploy.autoscaling import scaled_object
 from specstudy.errors import ConfigError
 from specstudy.scaling import objects
 from specstudy.scaling.policy import Direction, HpaPolicy, MetricTarget, RateLimit, policy_from_spec, quantity, shipped_policy
@@ -41,6 +42,13 @@ def test_the_shipped_policy_by_hand() -> None:
     assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 120
 
 
+def test_a_larger_step_is_answered_at_once() -> None:
+    """Six times as many replicas are 500 per cent more."""
+    assert shipped_policy(4, 5, largest_step=6).spec("vllm")["behavior"]["scaleUp"]["policies"] == [{"type": "Percent", "value": 500, "periodSeconds": 110}]
+    with pytest.raises(ConfigError, match="largest_step: got 1"):
+        shipped_policy(4, 5, largest_step=1)
+
+
 @pytest.mark.parametrize(("value", "text"), [(500, "500"), (2.8, "2800m"), (0.0015, "2m"), (1, "1")])
 def test_quantities(value: float, text: str) -> None:
     assert quantity(value) == text
@@ -67,6 +75,17 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
 def test_a_policy_is_read_back_from_the_api(name: str) -> None:
     policy = tried_policy(name, 4, 30)
     assert policy_from_spec(policy.name, policy.spec("vllm", {"job": "vllm"})) == policy
+
+
+def test_the_autoscaler_that_keda_makes_of_our_object_is_read_too() -> None:
+    """KEDA names the metric of trigger N sN-TYPE (keda.sh, External scalers: GenerateMetricNameWithIndex), and takes targets and behaviour over."""
+    policy = shipped_policy(4, 30)
+    scaled = scaled_object(policy)["spec"]
+    spec = policy.spec("vllm")
+    for number, (trigger, one) in enumerate(zip(scaled["triggers"], spec["metrics"], strict=True)):
+        assert trigger["metadata"]["query"].startswith(one["external"]["metric"]["name"])
+        one["external"]["metric"]["name"] = f"s{number}-{trigger['type']}"
+    assert policy_from_spec(policy.name, {**spec, "behavior": scaled["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]}) == policy
 
 
 def test_an_autoscaler_on_other_metrics_is_refused() -> None:

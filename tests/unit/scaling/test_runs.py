@@ -149,6 +149,10 @@ def test_everything_can_be_drawn_and_says_that_it_is_of_stand_ins(tmp_path: Path
         ({"replicas_max": 5}, "overshoots"),
         ({"back_to_min_s": None}, "not back in time"),
         ({"failed": 1, "completed": 1}, "lost requests"),
+        ({"replica_restarts": 1}, "replicas ended by themselves"),
+        ({"decided_s": 45.0}, "late"),
+        ({"decided_s": 45.0, "enough_ready_s": 1.0}, "holds"),  # what was needed was there before
+        ({"decided_s": None, "enough_ready_s": 1.0}, "holds"),
     ],
 )
 def test_a_verdict_names_what_failed(more: dict[str, Any], wanted: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specstudy.scaling.simulate import Scenario, Simulated
-from specstudy.scaling.studies import answer, saving_study, step_scenario
+from specstudy.scaling.studies import MADE_FOR_IT, answer, saving_study, step_scenario, step_study
 
 # 1x for 60 s, 3x for 240, 1x for 60; a pass every 15 s. Slots of 4, 1 s each: 8 requests/s need 2.
 SCENARIO = Scenario(((8 / 3, 60), (8.0, 240), (8 / 3, 60)), (1.0,), 4, 30, 1)
@@ -43,6 +43,21 @@ def test_the_load_of_a_study_needs_what_it_says() -> None:
     assert scenario.stages[1] == (pytest.approx(72), 300)
     assert scenario.needed(scenario.stages[1][0]) == 9
     assert scenario.first_replicas == 5
+
+
+def test_a_step_by_another_factor_begins_lower() -> None:
+    """The same 72 requests/s; a sixth of them at 70 per cent are 2.1 replicas, so 3 to begin with."""
+    scenario = step_scenario([0.5], 4, 30, 10, 300, times=6)
+    assert [rate for rate, _ in scenario.stages] == [pytest.approx(12), pytest.approx(72), pytest.approx(12)]
+    assert scenario.first_replicas == 3
+
+
+def test_a_step_beyond_the_policys_own_waits_for_its_period() -> None:
+    """2 x 120 + 100 s: until then no more than three times the replicas, which a step by six can't do with; made for it, nothing waits for that."""
+    wide = step_study([0.5], 4).pivot(index="step", columns="policy", values="recovered_s")
+    assert wide.loc[6, "wait-and-slots"] > 340
+    assert wide.loc[6, MADE_FOR_IT] < 340
+    assert wide.loc[3, "wait-and-slots"] == wide.loc[3, MADE_FOR_IT]
 
 
 def test_half_the_service_time_needs_half_the_replicas() -> None:
