@@ -56,9 +56,15 @@ def check_parameters(profile: object = None, mode: object = "recorded", results_
 
 
 def results_folder(mode: str, results_dir: str | None) -> Path:
-    """Where records lie: data/results in recorded mode, ./results in live mode, unless said otherwise."""
+    """Where records lie: data/results in recorded mode, ./results in live mode, unless said otherwise.
+
+    Raises ConfigError for a folder to read from that isn't there.
+    """
     if results_dir:
-        return Path(results_dir).resolve()
+        folder = Path(results_dir).resolve()
+        if mode == "recorded" and not folder.is_dir():
+            raise ConfigError("results_dir", results_dir, "a folder that exists; mode live makes it")
+        return folder
     return recorded_dir() if mode == "recorded" else Path(LIVE_DIR).resolve()
 
 

@@ -15,6 +15,8 @@ from specstudy.scaling.policy import LARGEST_STEP
 from specstudy.scaling.scenarios import SHIPPED
 from specstudy.scaling.studies import CEILING, MADE_FOR_IT, STEP_COLD_START_S
 
+COLUMNS = "step", "policy", "recovered_s", "most_over_needed"  # of studies.step_study
+
 
 def beside_table(found: Sequence[Beside]) -> Table:
     """A row a run: recorded / simulated."""
@@ -63,19 +65,19 @@ def _passes_apart(one: Beside) -> int | None:
 
 
 def step_table(frame: pd.DataFrame) -> Table:
-    """A row a step: how long waits are long, and the most replicas, by policy."""
-    rows = []
-    for times, own in frame.groupby("step"):
-        by = own.set_index("policy")
-        row: dict[str, object] = {"the load rises to": f"{times}x"}
-        for name in by.index:
-            row[f"{name}: waits short again"] = seconds(_finite(by.loc[name, "recovered_s"]))
-        for name in by.index:
-            row[f"{name}: most / needed"] = f"{by.loc[name, 'most_over_needed']:.1f}"
-        rows.append(row)
+    """A row a step and policy: how long waits are long, and the most replicas."""
+    rows = [
+        {
+            "the load rises to": f"{times}x",
+            "policy": name,
+            "waits short again": seconds(_finite(recovered_s)),
+            "most / needed": f"{most:.1f}",
+        }
+        for times, name, recovered_s, most in zip(*(frame[column] for column in COLUMNS), strict=True)
+    ]
     note = (
         f"Simulated, a cold start of {STEP_COLD_START_S:.0f} s, {CEILING} times the needed replicas allowed. {SHIPPED} may ask for {LARGEST_STEP} times as "
-        f"many replicas in one period, {MADE_FOR_IT} for as many times as the load rises (`specstudy deploy render --largest-step`); default-scale-up "
+        f"many replicas in one period, {MADE_FOR_IT} for as many times as the load rises (deploy render's --largest-step); default-scale-up "
         "doubles, or adds four, every 15 s."
     )
     return Table(pd.DataFrame(rows), "simulated", note)
