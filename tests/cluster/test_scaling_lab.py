@@ -294,6 +294,15 @@ def test_the_load_of_lab_cluster_is_recorded_or_refused(running: Lab, prepared: 
     assert load_runs(tmp_path / "cpu-smollm2").runs == (run,)
 
 
+def test_a_load_of_which_nothing_is_answered_is_a_failed_run(running: Lab, prepared: Prepared) -> None:
+    """Another model's name: each request is refused."""
+    load = replace(prepared.load, stages=((1.0, 3),) * 3)
+    run = run_load(place_of(running), replace(prepared.replica, target="another"), prepared.policy, load, profile="test").run
+    assert (run.status, run.completed) == ("failed", 0)
+    assert run.error is not None
+    assert f"none of {run.num_prompts} requests ended well" in run.error
+
+
 def test_an_api_server_that_refuses_or_is_away_is_told(running: Lab, tmp_path: Path) -> None:
     text = running.plane.kubeconfig.read_text()
     for name, changed_text in (

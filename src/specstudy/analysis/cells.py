@@ -114,8 +114,8 @@ class Cell:
 def group(records: Sequence[Record], requests: pa.Table) -> list[Cell]:
     """Cells of the newest allocation, baseline first, then by load.
 
-    GPUs of one host that were measured at the same time are taken together, see `side_by_side`: a method comes from the
-    newest of them that has it, and the baseline from each that a method comes from. What `comparable` leaves out is left out,
+    Some allocations are taken together, see `taken_together`: a method comes from the newest of them that has it, and the
+    baseline from each that a method comes from. What `comparable` leaves out is left out,
     and so are repeats that were made under another configuration than the cell's newest record.
     """
     good = comparable(records)
@@ -138,7 +138,7 @@ def group(records: Sequence[Record], requests: pa.Table) -> list[Cell]:
 
 
 def comparable(records: Iterable[Record]) -> list[Record]:
-    """The good records that may stand in one table: of the newest one's kind of evidence and allocation, see `side_by_side`, and of one draft a name.
+    """The good records that may stand in one table: of the newest one's kind of evidence and allocation, see `taken_together`, and of one draft a name.
 
     A head that is trained further keeps its name. Of two of one name the one that was measured last is kept: a curve over K or
     over loads that is drawn from both belongs to neither.
@@ -148,7 +148,7 @@ def comparable(records: Iterable[Record]) -> list[Record]:
         return []
     kind = max(good, key=_when).evidence
     good = [record for record in good if record.evidence == kind]
-    together = set(side_by_side(good))
+    together = set(taken_together(good))
     good = [record for record in good if record.allocation in together]
     newest = {record.draft: record.draft_folder for record in sorted(good, key=_when)}
     return [record for record in good if record.draft_folder == newest[record.draft]]
@@ -176,12 +176,39 @@ def side_by_side(records: Sequence[Record]) -> list[str]:
         spans.setdefault(record.allocation, []).append(record)
     newest = max(records, key=lambda record: record.started_at)
     first = spans[newest.allocation][0].started_at
-    machine = newest.gpu, newest.host_cpu, newest.host_cpus, newest.engine_version
-    return [
-        name
-        for name, own in spans.items()
-        if own[-1].started_at >= first and (own[-1].gpu, own[-1].host_cpu, own[-1].host_cpus, own[-1].engine_version) == machine
-    ]
+    return [name for name, own in spans.items() if own[-1].started_at >= first and _machine(own[-1]) == _machine(newest)]
+
+
+def taken_together(records: Sequence[Record]) -> list[str]:
+    """Those of `side_by_side`, and earlier ones of the same kind of machine that hold other loads of the same servers, in the order of their beginning.
+
+    So a chapter may be measured in parts, load by load: whatever is compared at a load was measured in one allocation. One that shares a load with a
+    newer one is left out whole, and so is one whose servers differ: another engine, package, flag or draft.
+    """
+    together = side_by_side(records)
+    mine = [record for record in records if record.allocation in together]
+    loads, served = {load_of(record) for record in mine}, _served(mine)
+    machine = {_machine(record) for record in mine}
+    earlier: dict[str, list[Record]] = {}
+    for record in sorted(records, key=_when, reverse=True):
+        if record.allocation not in together:
+            earlier.setdefault(record.allocation, []).append(record)
+    for name, own in earlier.items():
+        others, theirs = {load_of(record) for record in own}, _served(own)
+        if others.isdisjoint(loads) and {_machine(record) for record in own} <= machine and all(served.get(key, how) == how for key, how in theirs.items()):
+            together.append(name)
+            loads, served = loads | others, {**theirs, **served}
+    begun = {name: min(record.started_at for record in records if record.allocation == name) for name in together}
+    return sorted(together, key=lambda name: begun[name])
+
+
+def _machine(record: Record) -> tuple[object, ...]:
+    return record.gpu, record.host_cpu, record.host_cpus, record.engine_version
+
+
+def _served(records: Iterable[Record]) -> dict[Variant, tuple[object, ...]]:
+    """How each variant was served last, whatever the load."""
+    return {variant_of(record): _serving(record) for record in sorted(records, key=_when)}
 
 
 def variant_of(record: Record) -> Variant:
@@ -202,18 +229,12 @@ def _same_configuration(records: Iterable[Record]) -> tuple[Record, ...]:
 
 
 def _configuration(record: Record) -> tuple[object, ...]:
+    return (*_serving(record), record.num_prompts, record.max_tokens, record.temperature, record.dataset_sha256)
+
+
+def _serving(record: Record) -> tuple[object, ...]:
     what = record.evidence, record.target, record.engine_version, record.quantization, record.dtype, record.kv_cache_dtype
-    packages = tuple(sorted(record.packages.items()))
-    return (
-        without_port(record.server_argv),
-        record.server_env,
-        packages,
-        *what,
-        record.num_prompts,
-        record.max_tokens,
-        record.temperature,
-        record.dataset_sha256,
-    )
+    return (without_port(record.server_argv), record.server_env, tuple(sorted(record.packages.items())), *what)
 
 
 def _order(cell: Cell) -> tuple[object, ...]:

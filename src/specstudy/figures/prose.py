@@ -51,8 +51,13 @@ def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Te
         + ", ".join(f"{name} {version}" for name, version in runner.items())
         + ".",
     ]
-    if len(together) > 1:
+    if len(together) > 1 and together <= set(beside):
         lines.append(f"{len(together)} GPUs of one host were measured side by side; each method is compared with the baseline of its own GPU.")
+    elif len(together) > 1:
+        lines.append(
+            f"{len(together)} allocations of one kind of machine, named by their GPUs' number in the order of time, hold different loads; whatever is compared "
+            "at a load was measured in one of them."
+        )
     if others:
         lines.append(f"{others} records of other allocations are on file and not used: they aren't comparable.")
     lines += [

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from tests.standin.synthetic import record
 
-from specstudy.analysis import group, side_by_side, speedups
+from specstudy.analysis import comparable, group, side_by_side, speedups
+from specstudy.analysis.cells import taken_together
 from specstudy.records.schema import Record
 from specstudy.records.store import REQUESTS_SCHEMA
 
@@ -55,6 +56,41 @@ def test_two_gpus_measured_at_once_are_taken_together_each_with_its_own_baseline
 def test_another_machine_is_not_beside_it(change: dict[str, Any]) -> None:
     left, right = series("left", 0, 100, NONE, **change), series("right", 1, 50, NONE)
     assert side_by_side(left + right) == ["right"]
+
+
+def in_parts(**changes: Any) -> list[Record]:
+    """Concurrency 1 yesterday, concurrency 8 today, each with its baseline."""
+    yesterday = [*series("old", -1440, 100, NONE, concurrency=1, **changes), *series("old", -1437, 200, EAGLE, concurrency=1, **changes)]
+    return [*yesterday, *series("new", 0, 50, NONE, concurrency=8), *series("new", 3, 150, EAGLE, concurrency=8)]
+
+
+def test_a_chapter_measured_in_parts_is_one_each_load_by_itself() -> None:
+    """200/100, 201/101, 202/102 and 150/50, 151/51, 152/52: geometric means 1.99 and 2.96."""
+    records = in_parts()
+    assert side_by_side(records) == ["new"]
+    assert taken_together(records) == ["old", "new"]
+    found = {one.cell.load.concurrency: round(one.ratio.estimate, 2) for one in speedups(group(records, REQUESTS))}
+    assert found == {1: 1.99, 8: 2.96}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gpu": "another"},
+        {"engine_version": "0.1"},
+        {"packages": {"vllm": "0.1"}},
+        {"server_argv": ("python", "--max-num-seqs", "7")},
+        {"server_env": ("A=1",)},
+    ],
+    ids=str,
+)
+def test_a_part_that_was_served_otherwise_is_left_out(change: dict[str, Any]) -> None:
+    assert {record.allocation for record in comparable(in_parts(**change))} == {"new"}
+
+
+def test_a_part_that_shares_a_load_is_left_out_whole() -> None:
+    records = [*in_parts(), *series("old", -1430, 100, NONE, concurrency=8)]
+    assert taken_together(records) == ["new"]
 
 
 def test_an_earlier_allocation_is_left_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from specstudy.cli import app
 from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table, Text
 from specstudy.records import load_records
+from specstudy.scaling.pictures import conclusion
 from specstudy.scaling.record import load_runs
 from specstudy.scaling.scenarios import tried_policy
-from specstudy.scaling.views import AS_DEPLOYED
+from specstudy.scaling.views import AS_DEPLOYED, every
 from specstudy.serving.vllm import vllm_version
 
 PARTS = (
@@ -217,6 +219,29 @@ def test_a_recorded_slowdown_is_the_largest_of_any_method(tmp_path: Path) -> Non
     at = {load: np.mean([one.tpot_ms_mean for one in records if (one.workload, one.concurrency) == ("chat", load)]) for load in (1, 8)}
     assert recorded_slowdown(profile, 64) >= at[8] / at[1] > 1
     assert recorded_slowdown(profile, 64, results=tmp_path) == 1
+
+
+def test_a_draft_without_a_method_is_refused() -> None:
+    """It would have been a run of stand-ins that hold none."""
+    with pytest.raises(ConfigError, match="draft: got 'smollm2-135m-eagle3'; none with stand-ins"):
+        prepare(Wanted(draft="smollm2-135m-eagle3"))
+
+
+def test_a_folder_that_is_not_there_is_refused_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="results_dir: got .*nowhere"):
+        open_scaling("cpu-smollm2", results_dir=str(tmp_path / "nowhere"))
+    assert open_scaling("cpu-smollm2", results_dir=str(tmp_path)).main is None
+
+
+@pytest.mark.parametrize(("decided_s", "told"), [(10, "20 s after it, within the 30 s asked for"), (None, "")])
+def test_the_latest_decision_is_told_from_the_samples(decided_s: float | None, told: str, tmp_path: Path) -> None:
+    """The wait is past 550 ms from 65 s on, 5 s after the step, and passes lie 15 s apart: 20 s at the latest. Nothing decided, nothing told."""
+    (view,) = every(made(tmp_path / "p"))
+    view = replace(view, run=view.run.model_copy(update={"decided_s": decided_s}))
+    assert view.crossed_s == 5
+    assert ("had a pass come just before" in conclusion(view).markdown) == bool(told)
+    assert told in conclusion(view).markdown
+    assert (view.scale_downs(60, 180), view.scale_downs(180, 240)) == (0, 1)
 
 
 def test_the_usual_rate_leaves_one_replica_enough_for_the_floor(tmp_path: Path) -> None:
