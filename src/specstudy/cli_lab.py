@@ -35,7 +35,7 @@ def run(
     after_s: Annotated[float, typer.Option(min=15, max=LONGEST_S, help="seconds of 1x load after it")] = 180,
     rate: Annotated[
         float | None,
-        typer.Option(min=0.1, max=HIGHEST_RATE, help="requests/s at 1x; by default what one replica can just take"),
+        typer.Option(min=0.1, max=HIGHEST_RATE, help="requests/s at 1x; by default what one replica is enough for"),
     ] = None,
     sync_s: Annotated[float, typer.Option(min=1, max=LONGEST_S, help="the autoscaler's period; 15 is the controller manager's own")] = 15,
     method: Annotated[str, typer.Option(help="speculation method of the replicas, where vLLM serves")] = "none",
@@ -82,7 +82,7 @@ def cluster(
         typer.Option(
             min=0.1,
             max=HIGHEST_RATE,
-            help="requests/s at 1x; by default what the fewest replicas can just take",
+            help="requests/s at 1x; by default what the fewest replicas are enough for",
         ),
     ] = None,
     low_s: Annotated[float, typer.Option(min=15, max=LONGEST_S)] = 60,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -27,7 +28,7 @@ from specstudy.workloads.arrivals import Closed
 from specstudy.workloads.prompts import Prompt
 
 KEY = "SPECSTUDY_API_KEY"
-VERSION = re.compile(r"\d+(\.\d+)+")
+VERSION = re.compile(r"\d+(\.\d+)+[.\w+-]*")  # with what builds add, like 0.26.0rc1 or 0.26.0+cu129
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _check(reach: Reach, client: StreamClient, model: str, prompt: Prompt) -> No
             raise ConfigError(name, getattr(reach, name), "a URL that begins with http:// or https://")
     try:
         get(f"{reach.url.rstrip('/')}/health", timeout_s=10)
-    except OSError as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise ConfigError("url", reach.url, f"a service that answers /health ({error})") from None
     if (error_there := run_async(_try(client, prompt))) is not None:
         raise ConfigError("url", reach.url, f"a service that completes a prompt with {model}, asked with ${KEY} where it is set ({error_there})")
@@ -107,5 +108,5 @@ def _query(prometheus: str, expression: str) -> list[dict[str, Any]]:
     url = f"{prometheus.rstrip('/')}/api/v1/query?{urlencode({'query': expression})}"
     try:
         return parse_answer(get(url, timeout_s=5).decode(), expression, prometheus)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise MetricsUnavailableError(f"{url}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import fmean
 
@@ -23,8 +24,9 @@ MEASURED = CHAPTER, "04_eagle3", "05_peagle"
 SLICE = {"gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 2**30, "max-cudagraph-capture-size": 64}
 # vLLM binds its threads to the first cores by itself, so that all replicas would share them and leave the others idle.
 UNBOUND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-# Share of one replica's slots in use at 1x, over the slowdown: a seventh below the floor's target, so that one is enough; at 3x it isn't.
+# Share of one replica's slots in use at 1x, over the slowdown: a seventh below the floor's target, so the autoscaler needs no second one; at 3x it does.
 USED = 0.6
+NEAR = 4  # in concurrency
 
 
 def lab_profile(profile: Profile) -> tuple[Profile, float]:
@@ -55,19 +57,19 @@ def recorded_slowdown(profile: Profile, held: int, slots: int = SLOTS, results: 
 
 
 def usual_rate(profile: Profile, slowdown: float, slots: int = SLOTS, results: Path | None = None) -> float:
-    """Requests/s that keep USED of one replica's slots busy without speculation, fewer by the slowdown.
+    """Requests/s that keep USED of one replica's slots busy without speculation, fewer by the slowdown that the autoscaler's floor is divided by too.
 
-    The autoscaler's floor is divided by the same slowdown. The time of a request is the recorded one at the lowest concurrency that fills the slots,
-    or at the highest that fills half of them. Raises ConfigError if neither was recorded.
+    The time of a request is the recorded one at the concurrency nearest to that, within a factor of NEAR. Raises ConfigError if there is none.
     """
     path = (results or recorded_dir()) / profile.name / f"{CHAPTER}.jsonl"
     found = [record for record in load_records(path).records if record.status == "ok" and record.method == "none" and record.workload == WORKLOAD]
+    busy = USED * slots / slowdown
     took_s: dict[int, list[float]] = {}
     for record in found:
-        if record.e2e_ms_mean is not None and record.concurrency is not None and 2 * record.concurrency >= slots:
+        if record.e2e_ms_mean is not None and record.concurrency is not None and abs(math.log(record.concurrency / busy)) <= math.log(NEAR):
             took_s.setdefault(record.concurrency, []).append(record.e2e_ms_mean / 1e3)
     if not took_s:
-        half = (slots + 1) // 2
-        raise ConfigError("rate", None, f"requests/s: no record of {profile.name} says how long a request takes at concurrency {half} or above")
-    full = min((load for load in took_s if load >= slots), default=max(took_s))
-    return round(USED * slots / slowdown / fmean(took_s[full]), 2)
+        allowed = f"requests/s: no record of {profile.name} says how long a request takes with about {busy:.1f} in flight"
+        raise ConfigError("rate", None, allowed)
+    nearest = min(took_s, key=lambda load: abs(math.log(load / busy)))
+    return round(busy / fmean(took_s[nearest]), 2)

@@ -26,6 +26,7 @@ from specstudy.scaling.views import RunView, every, of_policy, views
 from specstudy.study import LIVE_DEFAULT, check_parameters, results_folder
 
 FLEET_COLD_START_S = 60.0
+NONE_SIMULATED, NO_TEXT = Text("*No run on file can be simulated: it takes samples before the step, a scale-out, and a replica that got ready.*"), Text("")
 NO_ROWS = pd.DataFrame(), pd.DataFrame()  # of a failed run
 
 
@@ -159,21 +160,25 @@ class Scaling:
 
     def slowdown_study(self) -> Table | Text:
         """The two floors over slowdowns and loads."""
-        return slower.simulated_table(self._service_s, self.main.run.slots) if self.main else NO_RECORDS
+        return slower.simulated_table(self._service_s, self.main.run.slots) if self.main and self._service_s else NO_RECORDS
 
     @property
     def _service_s(self) -> list[float]:
         return [] if self.main is None else self.main.service_s
 
+    @property
+    def _nothing_to_simulate(self) -> bool:
+        return not self._service_s
+
     def beside_table(self) -> Table | Text:
         """Recorded runs and the simulation of each."""
         found = self._simulated_beside
-        return simulated.beside_table(found) if found else NO_RECORDS
+        return simulated.beside_table(found) if found else NONE_SIMULATED
 
     def beside_conclusion(self) -> Text:
         """How near they are."""
         found = self._simulated_beside
-        return simulated.beside_conclusion(found) if found else NO_RECORDS
+        return simulated.beside_conclusion(found) if found else NO_TEXT
 
     @cached_property
     def _simulated_beside(self) -> list[Beside]:
@@ -193,7 +198,7 @@ class Scaling:
         return self._cold("most_over_needed", "How many too many?", f"most replicas / needed ({studies.CEILING} allowed)")
 
     def _cold(self, column: str, question: str, y: str) -> Picture | Text:
-        if self.main is None:
+        if self.main is None or self._nothing_to_simulate:
             return NO_RECORDS
         wide = self._cold_starts.pivot(index="cold_start_s", columns="policy", values=column)
         lines = [(name, [float(value) for value in wide[name]]) for name in studies.COMPARED]
@@ -201,7 +206,7 @@ class Scaling:
 
     def cold_start_conclusion(self) -> Text:
         """What the cold start costs, and what a policy adds."""
-        if self.main is None:
+        if self.main is None or self._nothing_to_simulate:
             return NO_RECORDS
         frame = self._cold_starts
         own = frame[frame["policy"] == SHIPPED]
@@ -229,17 +234,17 @@ class Scaling:
 
     def step_table(self) -> Table | Text:
         """What becomes of a step of another size."""
-        if self.main is None:
+        if self.main is None or self._nothing_to_simulate:
             return NO_RECORDS
         return simulated.step_table(self._steps)
 
     def step_conclusion(self) -> Text:
         """What the shipped rate of scaling up costs beyond the step that it is made for."""
-        return NO_RECORDS if self.main is None else simulated.step_conclusion(self._steps)
+        return NO_RECORDS if self._nothing_to_simulate else simulated.step_conclusion(self._steps)
 
     def fleet_table(self) -> Table | Text:
         """The shipped policy on fleets of 3 to 1,000 replicas."""
-        if self.main is None:
+        if self.main is None or self._nothing_to_simulate:
             return NO_RECORDS
         frame = studies.fleet_study(self._service_s, self.main.run.slots, SHIPPED, FLEET_COLD_START_S)
         shown = pd.DataFrame(

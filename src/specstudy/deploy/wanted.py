@@ -25,7 +25,7 @@ from specstudy.deploy.measured import (
 from specstudy.errors import ConfigError
 from specstudy.plan import deployment_of
 from specstudy.records.schema import Method
-from specstudy.scaling.policy import LARGEST_STEP, LONGEST_COLD_START_S
+from specstudy.scaling.policy import BEYOND_COLD_STARTS_S, LARGEST_STEP, LONGEST_PERIOD_S
 from specstudy.serving import Deployment
 from specstudy.serving.vllm import vllm_argv
 
@@ -55,7 +55,6 @@ class Wanted(StrictModel):
     cold_start_s: float = Field(
         default=120,
         gt=0,
-        le=LONGEST_COLD_START_S,
         allow_inf_nan=False,
         description="from a pod's creation to its readiness; the policy's period follows it, and the API server allows none beyond half an hour",
     )
@@ -67,6 +66,14 @@ class Wanted(StrictModel):
     def _replicas(self) -> Wanted:
         if self.max_replicas < self.min_replicas:
             raise ConfigError("max_replicas", self.max_replicas, f"at least min_replicas, {self.min_replicas}")
+        return self
+
+    @model_validator(mode="after")
+    def _period(self) -> Wanted:
+        longest_s = (LONGEST_PERIOD_S - BEYOND_COLD_STARTS_S) / (self.largest_step - 1)
+        if self.cold_start_s > longest_s:
+            allowed = f"at most {longest_s:g} with a largest_step of {self.largest_step}: the autoscaler's period follows it, and the API server allows none "
+            raise ConfigError("cold_start_s", self.cold_start_s, allowed + f"beyond {LONGEST_PERIOD_S} s")
         return self
 
 

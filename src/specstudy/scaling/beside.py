@@ -1,8 +1,9 @@
 """A recorded run and the simulation of it, side by side: does the simulated fleet and autoscaler do what the real ones did?
 
 The simulation gets what the run can't choose, all of it measured in that run: the arrivals (one seed), the service times of the requests that found a slot
-free, how much longer they were with every slot busy, how long a replica took to get ready, and when the autoscaler passed. What it has to find by itself is
-what the chapter is about: when the scale-out is decided, how many replicas are asked for, how many requests are late, and when the minimum is back.
+free, how much longer they were with every slot busy, how long a replica took to get ready, and at which second of its period the autoscaler passes. What it
+has to find by itself is what the chapter is about: in which pass the scale-out is decided, how many replicas are asked for, how many requests are late, and
+when the minimum is back. The service times were measured with a slot or two busy, so they hold a little of the slowdown that is put on top of them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Beside:
 
 
 def beside(found: Sequence[RunView]) -> list[Beside]:
-    """Those of the runs that can be simulated: with samples before the step, a replica that got ready after it, and requests that found a slot free."""
+    """Those of the runs that can be simulated: with samples before the step, a replica that got ready after a scale-out, and a pass before the step."""
     return [one for view in found if (one := _beside(view)) is not None]
 
 
@@ -59,9 +60,11 @@ def scenario_of(view: RunView) -> Scenario | None:
         return None
     before = samples.loc[samples["at_s"] <= run.step_s, "replicas"]
     cold_s = cold_start_s(samples)
-    if before.empty or cold_s is None or not view.service_s:
+    first_sync_s = _first_sync_s(samples, run.sync_period_s, run.scrape_period_s)
+    if before.empty or cold_s is None or not view.service_s or first_sync_s > run.step_s:
         return None
-    slower = max(1.0, (run.service_full_s_mean or 0) / (run.service_s_mean or np.inf)) if run.server == "real" else view.slowdown
+    told = run.service_full_s_mean is not None and run.service_s_mean is not None
+    slower = max(1.0, (run.service_full_s_mean or 0) / (run.service_s_mean or np.inf)) if told else view.slowdown
     return Scenario(
         run.stages,
         tuple(view.service_s),
@@ -72,7 +75,7 @@ def scenario_of(view: RunView) -> Scenario | None:
         slots_window_s=run.slots_window_s,
         scrape_s=round(run.scrape_period_s),
         sync_s=run.sync_period_s,
-        first_sync_s=_first_sync_s(samples, run.sync_period_s),
+        first_sync_s=first_sync_s,
         seed=run.seed,
         slowdown=slower,
     )
@@ -87,11 +90,11 @@ def cold_start_s(samples: pd.DataFrame) -> float | None:
     return None if ready.empty else float(ready.iloc[0] - rose.iloc[0])
 
 
-def _first_sync_s(samples: pd.DataFrame, sync_s: float) -> float:
-    """When the autoscaler first passed with something to see, in whole seconds: its passes lie `sync_s` apart, and one of them changed the replicas."""
+def _first_sync_s(samples: pd.DataFrame, sync_s: float, scrape_s: float) -> float:
+    """When the autoscaler first passed with something to see, in whole seconds: passes lie `sync_s` apart, and one of them changed the replicas."""
     changed = samples.loc[samples["replicas"].diff().fillna(0) != 0, "at_s"]
     phase = float(changed.iloc[0]) % sync_s if len(changed) else 0.0
-    return sync_s + round(phase)  # the one before came when nothing had been read yet
+    return float(round(phase if phase > 2 * scrape_s else phase + sync_s))  # a rate needs two readings
 
 
 def _outcome(found: Simulated, view: RunView, scenario: Scenario) -> Outcome:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from specstudy.errors import ConfigError
-from specstudy.scaling.policy import metric_of
+from specstudy.scaling.policy import metric_of, number
 
 PLURALS = {
     "Deployment": "deployments",
@@ -146,13 +146,6 @@ class Cluster:
         return ""
 
 
-def number(quantity: str) -> float:
-    """A Kubernetes quantity, like 1500m or 2k."""
-    from kubernetes.utils.quantity import parse_quantity
-
-    return float(cast("Any", parse_quantity)(quantity))
-
-
 def _path(body: Mapping[str, Any]) -> tuple[str, str, str]:
     group, version = body["apiVersion"].split("/")
     return group, version, PLURALS[body["kind"]]
@@ -165,7 +158,6 @@ def _message(error: Any) -> str:
 def kubeconfig_cluster(path: Path, namespace: str) -> Cluster:
     """The user's cluster. Raises ConfigError for a file that can't be used, or an API server that doesn't answer or refuses."""
     from kubernetes import client, config
-    from urllib3.exceptions import HTTPError
 
     settings = client.Configuration()
     try:
@@ -174,6 +166,6 @@ def kubeconfig_cluster(path: Path, namespace: str) -> Cluster:
         raise ConfigError("kubeconfig", str(path), f"a kubeconfig file ({error})") from None
     try:
         return Cluster(lambda: client.ApiClient(settings), namespace)
-    except (client.ApiException, HTTPError) as error:
-        why = f"{error.status} {error.reason}" if isinstance(error, client.ApiException) else str(error)
+    except Exception as error:  # also what isn't an API server may answer, and the library reads it as one
+        why = f"{error.status} {error.reason}" if isinstance(error, client.ApiException) else str(error)[:300]
         raise ConfigError("kubeconfig", str(path), f"one whose API server, {settings.host}, answers it ({why})") from None

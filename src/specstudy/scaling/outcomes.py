@@ -37,7 +37,7 @@ def outcomes(
     decided = next((sample.at_s for sample in high if sample.replicas > start), None)
     enough = None if needed is None else next((sample.at_s for sample in high if sample.ready >= needed), None)
     held = [sample.replicas for sample in high if enough is not None and sample.at_s >= enough]
-    recovered = recovery_s(requests, step, fall, slo_ttft_ms)
+    recovered = recovery_s(requests, step, fall, slo_ttft_ms, step if enough is None else enough)
     back = next((sample.at_s for sample in samples if sample.at_s > fall and sample.replicas == minimum), None)
     return {
         "service_s_mean": service,
@@ -117,16 +117,22 @@ def _soonest(requests: Sequence[RequestRow]) -> list[tuple[float, float, float]]
     return sorted(good, key=lambda times: times[1] - times[0])[: max(1, len(good) // 2)]
 
 
-def recovery_s(requests: Sequence[RequestRow], step: float, fall: float, slo_ttft_ms: float) -> float | None:
-    """Begin of the first two windows in a row, by scheduled arrival, with GOOD_SHARE of requests within the SLO; None if there are none."""
-    shares = []
-    for begin in np.arange(step, fall - 2 * WINDOW_S + 1e-9, 1.0):
-        both = []
-        for start in (begin, begin + WINDOW_S):
-            own = [within_slo(row, slo_ttft_ms) for row in requests if start <= row.scheduled_s < start + WINDOW_S]
-            both.append(bool(own) and float(np.mean(own)) >= GOOD_SHARE)
-        shares.append((float(begin), all(both)))
-    return next((begin for begin, good in shares if good), None)
+def recovery_s(requests: Sequence[RequestRow], step: float, fall: float, slo_ttft_ms: float, enough: float | None = None) -> float | None:
+    """`recovery` of rows; `enough`: when the needed replicas were ready, by default the step."""
+    due = np.array([row.scheduled_s for row in requests])
+    return recovery(due, np.array([within_slo(row, slo_ttft_ms) for row in requests]), step, fall, step if enough is None else enough)
+
+
+def recovery(due_s: np.ndarray, good: np.ndarray, step: float, fall: float, enough: float) -> float | None:
+    """Begin of the first two windows in a row, by scheduled arrival, with GOOD_SHARE of requests within the SLO; None if there are none.
+
+    A lull of the arrivals is no recovery: none begins more than a window before the needed replicas were ready at `enough`.
+    """
+    for begin in np.arange(max(step, math.floor(enough - WINDOW_S)), fall - 2 * WINDOW_S + 1e-9, 1.0):
+        windows = [good[(due_s >= start) & (due_s < start + WINDOW_S)] for start in (begin, begin + WINDOW_S)]
+        if all(len(own) and float(own.mean()) >= GOOD_SHARE for own in windows):
+            return float(begin)
+    return None
 
 
 def _since(at_s: float | None, from_s: float) -> float | None:

@@ -22,7 +22,8 @@ from specstudy.scaling.views import RunView
 
 SETTLED_S = 60.0  # the end of the high load, when a run has had time to settle
 DECIDED_WITHIN_S = 30.0  # the bound on a scale-out
-AT_THE_STEP_S = 2.0  # samples are a second apart
+SAMPLING_S = 1.0  # between two samples
+AT_THE_STEP_S = 2 * SAMPLING_S
 BLUE, ORANGE, GREEN, BLACK, PINK = "#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7"
 
 
@@ -68,9 +69,9 @@ def timeline(view: RunView | None) -> Picture | Text:
         _stages(axes, run)
         axes.set_ylim(bottom=0)
         legend_above(axes, columns=3)
-    _marks(replicas, run)
+    _marks(replicas, view)
     alt = (
-        f"Four panels over time. The load triples at {run.step_s:.0f} s and falls back at {run.fall_s:.0f} s. {run_facts(run)} "
+        f"Four panels over time. The load triples at {run.step_s:.0f} s and falls back at {run.fall_s:.0f} s. {run_facts(view)} "
         f"Longest mean queue wait {samples['queue_wait_ms'].max() / 1e3:.1f} s."
     )
     return Picture.of(figure, "The load triples: what happens?", alt, kind_of(run))
@@ -84,10 +85,11 @@ def _stages(axes: Axes, run: ScalingRun) -> None:
     axes.axvspan(run.step_s, run.fall_s, color="#f0f0f0", zorder=0)
 
 
-def _marks(axes: Axes, run: ScalingRun) -> None:
+def _marks(axes: Axes, view: RunView) -> None:
     """Where the scale-out was decided and where latency was good again."""
+    run = view.run
     top = axes.get_ylim()[1]
-    for at, text, height in ((run.decided_s, "decided", 0.93), (run.recovered_s, "recovered", 0.79)):
+    for at, text, height in ((run.decided_s, "decided", 0.93), (view.recovered_s, "recovered", 0.79)):
         if at is not None:
             axes.axvline(run.step_s + at, color=BLACK, linewidth=0.8)
             axes.annotate(
@@ -100,17 +102,18 @@ def _marks(axes: Axes, run: ScalingRun) -> None:
             )
 
 
-def run_facts(run: ScalingRun) -> str:
+def run_facts(view: RunView) -> str:
     """One sentence of figures on a run."""
+    run = view.run
     facts = (
         f"Scale-out decided {seconds(run.decided_s)} after the step" if run.decided_s is not None else "No scale-out decided",
         f"{run.replicas_needed} replicas, the fewest that suffice, ready {_after(run.enough_ready_s)}" if run.replicas_needed else "",
-        f"latency good again {_after(run.recovered_s)}",
+        f"latency good again {_after(view.recovered_s)}",
         f"at most {run.replicas_max} replicas",
         f"back at the minimum {seconds(run.back_to_min_s)} after the load fell"
         if run.back_to_min_s is not None
         else f"not back at the minimum {run.stages[2][1]:.0f} s after the load fell",
-        f"a replica's process ended by itself {run.replica_restarts} times" if run.replica_restarts else "",
+        f"replicas' processes ended by themselves: {run.replica_restarts}" if run.replica_restarts else "",
         f"{run.failed} of {run.num_prompts:,} requests lost.",
     )
     return "; ".join(fact for fact in facts if fact)
@@ -149,7 +152,7 @@ def side_by_side(views: Sequence[RunView], high_s: float) -> Picture:
 
 def policies_figure(found: Sequence[RunView], question: str = "Which policy holds while the load is high?") -> Picture | Text:
     """Replicas over time, a panel for each policy that was run on the same servers."""
-    shown = [view for view in found if view.run.server == found[0].run.server] if found else []
+    shown = [view for view in found if view.run.server == found[0].run.server and not view.samples.empty] if found else []
     if not shown:
         return NO_RECORDS
     shown.sort(key=lambda view: (view.label != SHIPPED, list(TRIED).index(view.run.policy.name) if view.run.policy.name in TRIED else 99))
@@ -196,7 +199,7 @@ def _figures(view: RunView, alike_s: float) -> dict[str, object]:
         "1x, 3x, 1x for (s)": stages_text(run),
         "decided": seconds(run.decided_s),
         "enough ready": seconds(run.enough_ready_s),
-        "recovered": seconds(run.recovered_s),
+        "recovered": seconds(view.recovered_s),
         "needed": run.replicas_needed,
         "most": run.replicas_max,
         "fewest at 3x": run.replicas_low_while_high,
@@ -240,7 +243,7 @@ def conclusion(view: RunView | None) -> Text:
     method = "without speculation" if run.method == "none" else f"with {view.method}"
     told = f"vLLM replicas {method}" if run.server == "real" else "paced stand-ins, so its times to first token say nothing of vLLM"
     lines = [f"The run is of {told}; control plane {run.kubernetes_version}, autoscaler every {run.sync_period_s:g} s, a window of {run.metric_window_s:g} s."]
-    lines.append(run_facts(run))
+    lines.append(run_facts(view))
     lines.append(_phase(view))
     lines.append(_floor(run))
     lines.append(_shared(view))
@@ -251,15 +254,15 @@ def conclusion(view: RunView | None) -> Text:
 
 
 def _phase(view: RunView) -> str:
-    """When the scale-out would have been decided had the autoscaler's passes lain otherwise; nothing where none was decided, or was before it was due."""
+    """When the scale-out would have been decided had the autoscaler's passes lain otherwise; nothing unless the first pass that could have decided it did."""
     run, crossed_s = view.run, view.crossed_s
-    if crossed_s is None or run.decided_s is None or run.decided_s < crossed_s:
+    if crossed_s is None or run.decided_s is None or not crossed_s <= run.decided_s <= crossed_s + run.sync_period_s + SAMPLING_S:
         return ""
     latest_s = crossed_s + run.sync_period_s
     kept = f"within the {DECIDED_WITHIN_S:.0f} s asked for" if latest_s <= DECIDED_WITHIN_S else f"later than the {DECIDED_WITHIN_S:.0f} s asked for"
     return (
         f"When that is decided hangs on when the autoscaler passes, every {run.sync_period_s:g} s: by the samples a metric was past its target, tolerance "
-        f"included, {crossed_s:.0f} s after the step, and had a pass come just before, it would have been decided {latest_s:.0f} s after it, {kept}."
+        f"included, {crossed_s:.0f} s after the step. Had a pass come just before, the next would have decided it {latest_s:.0f} s after the step, {kept}."
     )
 
 

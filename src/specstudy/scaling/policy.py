@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -25,7 +25,6 @@ UTILISATION = 0.7  # of the slots of full replicas
 LARGEST_STEP = 3  # of the load, that one scale-out answers
 LONGEST_PERIOD_S, LONGEST_WINDOW_S = 1800, 3600  # the API server refuses more
 BEYOND_COLD_STARTS_S = 100  # of the period of scaling up, see shipped_policy
-LONGEST_COLD_START_S = (LONGEST_PERIOD_S - BEYOND_COLD_STARTS_S) // 2
 # KEDA names a trigger's metric by its place and kind; these are the places that deploy/'s ScaledObject gives them.
 KEDA_NAMES = {"s0-prometheus": QUEUE_WAIT, "s1-prometheus": SLOTS_IN_USE}
 
@@ -118,10 +117,10 @@ def policy_from_spec(name: str, spec: Mapping[str, Any]) -> HpaPolicy:
                 **{way: _direction(found) for way, found in ways.items()},
             }
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ValidationError):
+            raise ConfigError.from_pydantic(error, "autoscaler") from error
         raise ConfigError("autoscaler", str(error), "one with External metrics and a behavior for both directions") from None
-    except ValidationError as error:
-        raise ConfigError.from_pydantic(error, "autoscaler") from error
 
 
 def metric_of(name: str) -> str:
@@ -131,9 +130,15 @@ def metric_of(name: str) -> str:
 
 def _target(external: Mapping[str, Any]) -> dict[str, Any]:
     target = external["target"]
-    text = str(target.get("value") or target["averageValue"])
-    value = float(text[:-1]) / 1000 if text.endswith("m") else float(text.removesuffix("k")) * (1000 if text.endswith("k") else 1)
+    value = number(str(target.get("value") or target["averageValue"]))
     return {"metric": metric_of(external["metric"]["name"]), "kind": target["type"], "target": value}
+
+
+def number(text: str) -> float:
+    """A Kubernetes quantity, like 1500m or 2k."""
+    from kubernetes.utils.quantity import parse_quantity
+
+    return float(cast("Any", parse_quantity)(text))
 
 
 def _direction(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,12 +178,13 @@ def shipped_policy(
 
     Scaling up may do that within a period and no more: the wait stays high until new replicas are ready and the backlog
     is gone, and would be answered anew at each sync. The period outlasts that time and the window for scaling down
-    after it, since old controllers (1.20) take an answer of that window up again once a limit allows it.
+    after it, since old controllers (1.20) take an answer of that window up again once a limit allows it. The backlog
+    grows with the step: while one replica's worth is served, largest_step - 1 are put off, and they are its own to serve.
     """
     check_slowdown(slowdown)
     if largest_step < 2:
         raise ConfigError("largest_step", largest_step, "at least 2: with less nothing is ever added")
-    period_s = min(LONGEST_PERIOD_S, math.ceil(2 * cold_start_s + BEYOND_COLD_STARTS_S))
+    period_s = min(LONGEST_PERIOD_S, math.ceil((largest_step - 1) * cold_start_s + BEYOND_COLD_STARTS_S))
     window_s = min(LONGEST_WINDOW_S, math.ceil(max(60.0, cold_start_s / 2)))
     return HpaPolicy(
         name="wait-and-slots",

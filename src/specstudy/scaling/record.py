@@ -76,7 +76,11 @@ class ScalingRun(BaseModel):
     replicas_low_while_high: int | None = measured("Fewest replicas asked for from the time they sufficed to the end of the high load", "replicas")
     decided_s: float | None = measured("From the step to the first scale-out", "s")
     enough_ready_s: float | None = measured("From the step until the needed replicas were ready", "s")
-    recovered_s: float | None = measured("From the step to the begin of the first two windows in a row with 95 % of requests within the SLO", "s")
+    recovered_s: float | None = measured(
+        "From the step to the begin of the first two windows in a row with 95 % of requests within the SLO, not more than a window before the needed replicas "
+        "were ready; in older runs a lull before that counts too",
+        "s",
+    )
     back_to_min_s: float | None = measured("From the end of the high load until the minimum was asked for", "s")
     scale_downs: int | None = measured("Times that fewer replicas were asked for", "count")
     goodput_share: float | None = measured("Requests within the SLO over all", "fraction")

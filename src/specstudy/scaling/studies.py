@@ -74,7 +74,7 @@ def _calm(found: Simulated, at_s: float) -> bool:
 
 
 def step_scenario(service_s: Sequence[float], slots: int, cold_start_s: float, needed: int, length_s: float, times: float = 3) -> Scenario:
-    """A load that, `times` as large for `length_s`, needs 90 per cent of `needed` replicas' slots; before it the replicas are 70 per cent full."""
+    """A load that, `times` as large for `length_s`, needs 90 per cent of `needed` replicas' slots; before it the replicas are at most 70 per cent full."""
     high = 0.9 * needed * slots / float(np.mean(service_s))
     low = high / times
     first = max(1, int(np.ceil(low * float(np.mean(service_s)) / (0.7 * slots))))
@@ -103,7 +103,7 @@ def cold_start_study(service_s: Sequence[float], slots: int, needed: int = COLD_
 def step_study(service_s: Sequence[float], slots: int) -> pd.DataFrame:
     """A row for each step of STEPS and each policy: the shipped one, the same made for that step, and the API server's default rate of scaling up.
 
-    Two replicas' worth of load before it, a cold start of STEP_COLD_START_S.
+    1.8 replicas' worth of load before it, a cold start of STEP_COLD_START_S.
     """
     rows = []
     for times in STEPS:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from specstudy.records.schema import P99_NEEDS
 from specstudy.scaling.hpa import TOLERANCE
+from specstudy.scaling.outcomes import recovery
 from specstudy.scaling.record import LoadedRuns, ScalingRun
 
 BIN_S = 5.0
@@ -84,6 +85,14 @@ class RunView:
         return float(rows.loc[past, "at_s"].iloc[0]) - self.run.step_s if past.any() else None
 
     @cached_property
+    def recovered_s(self) -> float | None:
+        """The record's field by today's rule, from the requests."""
+        run = self.run
+        enough = run.step_s + (run.enough_ready_s or 0)
+        found = recovery(self.requests["scheduled_s"].to_numpy(), (self.ttft_ms <= run.slo_ttft_ms).to_numpy(), run.step_s, run.fall_s, enough)
+        return None if found is None else found - run.step_s
+
+    @cached_property
     def ttft_ms(self) -> pd.Series:
         """Time to first token of each request, from its scheduled arrival; a lost request's is infinite, whatever came of it before."""
         taken = (self.requests["first_token_s"] - self.requests["scheduled_s"]) * 1e3
@@ -110,7 +119,7 @@ class RunView:
         times, values = self.requests["scheduled_s"].to_numpy()[order], self.ttft_ms.to_numpy()[order]
         starts = range(0, max(0, len(values) - P99_NEEDS) + 1, P99_NEEDS // 3)
         windows = [slice(start, start + P99_NEEDS) for start in starts if start + P99_NEEDS <= len(values)]
-        return np.array([times[one].mean() for one in windows]), np.array([np.percentile(values[one], percent) for one in windows])
+        return np.array([times[one].mean() for one in windows]), np.array([_percentile(values[one], percent) for one in windows])
 
     def ttft_median(self) -> tuple[np.ndarray, np.ndarray]:
         """(time, median TTFT in ms) by arrival, in bins of BIN_S that hold a request."""
@@ -128,6 +137,11 @@ class RunView:
         arrived, _ = np.histogram(self.requests["scheduled_s"], edges)
         good, _ = np.histogram(self.requests["scheduled_s"][self.ttft_ms <= self.run.slo_ttft_ms], edges)
         return (edges[:-1] + edges[1:]) / 2, arrived / BIN_S, good / BIN_S
+
+
+def _percentile(values: np.ndarray, percent: float) -> float:
+    """Between two infinite ones nothing can be interpolated: then the upper one."""
+    return float(np.percentile(values, percent, method="linear" if np.isfinite(values).all() else "higher"))
 
 
 def every(loaded: LoadedRuns) -> list[RunView]:

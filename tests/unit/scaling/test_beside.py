@@ -58,6 +58,7 @@ def test_a_run_of_an_earlier_rule_is_left_out() -> None:
 def test_the_page_says_where_it_is_wrong() -> None:
     found = beside([kept("a4384c9830f64bf4"), kept("d069358a6a914ab2")])
     text = beside_conclusion(found).markdown
-    assert "In 2 of 2 runs" in text
-    assert "floor-as-if-linear: 84.3% recorded" in text
+    assert "in 2 of 2 runs." in text
+    assert "The most replicas are the same in 2." in text
+    assert "floor-as-if-linear, full ones 2 times as slow: 84.3% recorded" in text
     assert beside_table(found).evidence == "simulated"

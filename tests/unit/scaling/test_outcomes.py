@@ -115,6 +115,7 @@ def test_recovery_needs_two_good_windows_in_a_row() -> None:
     """Good from 20 to 35, bad at 40 to 44, good after: two windows of 15 s from 45 on."""
     bad = {float(at): 3.0 for at in (*range(10, 20), *range(40, 45))}
     assert recovery_s(good_but(bad), 10, 100, 500) == 45
+    assert recovery_s(good_but(bad), 10, 100, 500, enough=70) == 55
 
 
 def test_service_time_is_of_those_that_found_a_slot_free() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.standin.scaling import made
+from tests.standin.scaling import made, row, sample, scaling_run
 from typer.testing import CliRunner
 
 from specstudy.book.lab import Wanted, prepare
@@ -19,10 +19,10 @@ from specstudy.book.scaling import Scaling, open_scaling
 from specstudy.catalog import load_profile, recorded_dir
 from specstudy.cli import app
 from specstudy.errors import ConfigError
-from specstudy.figures import Picture, Table, Text
+from specstudy.figures import Picture, Stack, Table, Text
 from specstudy.records import load_records
 from specstudy.scaling.pictures import conclusion
-from specstudy.scaling.record import load_runs
+from specstudy.scaling.record import ScalingStore, load_runs
 from specstudy.scaling.scenarios import tried_policy
 from specstudy.scaling.views import AS_DEPLOYED, every
 from specstudy.serving.vllm import vllm_version
@@ -35,6 +35,10 @@ PARTS = (
     "slowdown_figure",
     "slowdown_runs",
     "slowdown_study",
+    "beside_table",
+    "beside_conclusion",
+    "step_table",
+    "step_conclusion",
     "cold_start_figure",
     "overshoot_figure",
     "cold_start_conclusion",
@@ -228,34 +232,34 @@ def test_a_draft_without_a_method_is_refused() -> None:
 
 
 def test_a_folder_that_is_not_there_is_refused_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="results_dir: got .*nowhere"):
+    with pytest.raises(ConfigError, match=r"results_dir: got .*nowhere"):
         open_scaling("cpu-smollm2", results_dir=str(tmp_path / "nowhere"))
     assert open_scaling("cpu-smollm2", results_dir=str(tmp_path)).main is None
 
 
-@pytest.mark.parametrize(("decided_s", "told"), [(10, "20 s after it, within the 30 s asked for"), (None, "")])
+@pytest.mark.parametrize(("decided_s", "told"), [(10, "20 s after the step, within the 30 s asked for"), (60, ""), (None, "")])
 def test_the_latest_decision_is_told_from_the_samples(decided_s: float | None, told: str, tmp_path: Path) -> None:
     """The wait is past 550 ms from 65 s on, 5 s after the step, and passes lie 15 s apart: 20 s at the latest. Nothing decided, nothing told."""
     (view,) = every(made(tmp_path / "p"))
     view = replace(view, run=view.run.model_copy(update={"decided_s": decided_s}))
     assert view.crossed_s == 5
-    assert ("had a pass come just before" in conclusion(view).markdown) == bool(told)
+    assert ("Had a pass come just before" in conclusion(view).markdown) == bool(told)
     assert told in conclusion(view).markdown
     assert (view.scale_downs(60, 180), view.scale_downs(180, 240)) == (0, 1)
 
 
 def test_the_usual_rate_leaves_one_replica_enough_for_the_floor(tmp_path: Path) -> None:
-    """At 0.6 of its slots, over the slowdown that the floor of 0.7 is divided by too. By hand from chapter 03's records."""
+    """At 0.6 of its slots, over the slowdown that the floor of 0.7 is divided by too; a request's time by hand from chapter 03's nearest load."""
     profile = load_profile("h200-smollm2")
     records = [one for one in load_records(recorded_dir() / profile.name / "03_baseline.jsonl").records if one.status == "ok"]
-    took_s = {load: np.mean([one.e2e_ms_mean for one in records if one.concurrency == load]) / 1e3 for load in (8, 32)}
-    assert usual_rate(profile, 2.0) == pytest.approx(4 * 0.6 / 2.0 / took_s[8], abs=0.006)
+    took_s = {load: np.mean([one.e2e_ms_mean for one in records if one.concurrency == load]) / 1e3 for load in (1, 8, 32)}
+    assert usual_rate(profile, 2.0) == pytest.approx(4 * 0.6 / 2.0 / took_s[1], abs=0.006)
     assert usual_rate(profile, 1.0, 64) == pytest.approx(64 * 0.6 / took_s[32], abs=0.006)
     wanted = prepare(Wanted(slowdown=2.0, policy="floor-as-if-linear")), prepare(Wanted(slowdown=2.0)), prepare(Wanted())
     assert [one.load.stages[0][0] for one in wanted] == [1.7, 1.7, 3.4]
-    with pytest.raises(ConfigError, match=r"rate: got None; requests/s: no record .* at concurrency 33 or above"):
-        usual_rate(profile, 1.0, 65)
-    with pytest.raises(ConfigError, match="at concurrency 2 or above"):
+    with pytest.raises(ConfigError, match=r"rate: got None; requests/s: no record .* about 600.0 in flight"):
+        usual_rate(profile, 1.0, 1000)
+    with pytest.raises(ConfigError, match=r"about 2.4 in flight"):
         usual_rate(profile, 1.0, results=tmp_path)
 
 
@@ -303,3 +307,24 @@ def test_slower_stand_ins_are_compared_under_one_load(tmp_path: Path) -> None:
     assert isinstance(table, Table)
     assert "2 times as long with all slots busy" in table.note
     assert "5 and 15 requests/s" in table.note
+
+
+def test_a_run_that_says_too_little_breaks_no_part_of_the_page(tmp_path: Path) -> None:
+    """All of the first stage lost; a load so short that no pass comes before the step; passes further apart than the load is long; no samples."""
+    run = {"stages": ((5.0, 60.0), (15.0, 120.0), (5.0, 60.0))}
+    lost = [row("a", i, at / 2, None if at < 120 else 0.05) for i, at in enumerate(range(480))]
+    seen = [sample("a", float(at), 1 if at < 70 else 3) for at in range(240)]
+    short = {"stages": ((5.0, 15.0), (15.0, 165.0), (5.0, 60.0))}
+    for name, more, requests, samples in (
+        ("lost", run, lost, seen),
+        ("short", short, [row("a", i, at / 2, 0.05) for i, at in enumerate(range(480))], seen),
+        ("seldom", {**run, "sync_period_s": 300.0}, [row("a", i, at / 2, 0.05) for i, at in enumerate(range(480))], seen),
+        ("unseen", run, lost, []),
+    ):
+        folder = tmp_path / name
+        with ScalingStore.opened(folder / "cpu-smollm2") as store:
+            store.keep(scaling_run("a", slots_window_s=60.0, num_prompts=len(requests), **more), requests, samples)
+        page = open_scaling("cpu-smollm2", results_dir=str(folder))
+        assert page.main is not None, name
+        for part in PARTS:
+            assert isinstance(getattr(page, part)(), Picture | Table | Text | Stack), (name, part)

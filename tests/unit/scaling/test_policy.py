@@ -43,8 +43,8 @@ def test_the_shipped_policy_by_hand() -> None:
 
 
 def test_a_larger_step_is_answered_at_once() -> None:
-    """Six times as many replicas are 500 per cent more."""
-    assert shipped_policy(4, 5, largest_step=6).spec("vllm")["behavior"]["scaleUp"]["policies"] == [{"type": "Percent", "value": 500, "periodSeconds": 110}]
+    """Six times as many replicas are 500 per cent more, once in five cold starts of 5 s and 100 s."""
+    assert shipped_policy(4, 5, largest_step=6).spec("vllm")["behavior"]["scaleUp"]["policies"] == [{"type": "Percent", "value": 500, "periodSeconds": 125}]
     with pytest.raises(ConfigError, match="largest_step: got 1"):
         shipped_policy(4, 5, largest_step=1)
 
