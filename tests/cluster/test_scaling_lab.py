@@ -227,7 +227,7 @@ def test_our_algorithm_decides_as_the_controller_did(stepped: Finished) -> None:
 def test_a_replica_that_goes_ends_answers_that_outlast_the_settling(running: Lab, prepared: Prepared) -> None:
     """400 tokens of 19 ms are 7.6 s, the first part of preStop 2: whoever stopped the server behind that alone would cut them off."""
     await_that(lambda: running.cluster.deployment(APP).wanted == 1 and len(running.agent.pods) == 1)
-    running.cluster.patch("Deployment", "apps/v1", APP, {"spec": {"replicas": 2}})
+    at_least(running, 2)  # an idle autoscaler would take the second one away before it is ready
     await_that(lambda: len(running.ready()) >= 2)
     before = set(running.ready())
     bodies_of = range(4 * len(before))
@@ -237,6 +237,7 @@ def test_a_replica_that_goes_ends_answers_that_outlast_the_settling(running: Lab
             bodies = [client.body(prepared.load.prompts[0], max_tokens=400, temperature=0, seed=index) for index in bodies_of]
             sending = asyncio.create_task(drive(client, bodies, Closed(len(bodies))))
             await asyncio.sleep(1)
+            await asyncio.to_thread(at_least, running, 1)
             await asyncio.to_thread(running.cluster.patch, "Deployment", "apps/v1", APP, {"spec": {"replicas": 1}})
             return await sending
 
@@ -245,6 +246,11 @@ def test_a_replica_that_goes_ends_answers_that_outlast_the_settling(running: Lab
     assert {outcome.completion_tokens for outcome in load.outcomes} == {400}
     await_that(lambda: not before <= set(running.agent.pods))  # one of those that were asked has gone
     takes_one_away(running)
+
+
+def at_least(running: Lab, replicas: int) -> None:
+    """The fewest that the autoscaler may keep."""
+    running.cluster.patch("HorizontalPodAutoscaler", running.cluster.hpa_version, APP, {"spec": {"minReplicas": replicas}})
 
 
 def test_a_replica_that_ends_by_itself_is_counted(running: Lab, prepared: Prepared) -> None:
