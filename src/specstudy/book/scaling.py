@@ -166,10 +166,6 @@ class Scaling:
     def _service_s(self) -> list[float]:
         return [] if self.main is None else self.main.service_s
 
-    @property
-    def _nothing_to_simulate(self) -> bool:
-        return not self._service_s
-
     def beside_table(self) -> Table | Text:
         """Recorded runs and the simulation of each."""
         found = self._simulated_beside
@@ -198,7 +194,7 @@ class Scaling:
         return self._cold("most_over_needed", "How many too many?", f"most replicas / needed ({studies.CEILING} allowed)")
 
     def _cold(self, column: str, question: str, y: str) -> Picture | Text:
-        if self.main is None or self._nothing_to_simulate:
+        if self.main is None or not self._service_s:
             return NO_RECORDS
         wide = self._cold_starts.pivot(index="cold_start_s", columns="policy", values=column)
         lines = [(name, [float(value) for value in wide[name]]) for name in studies.COMPARED]
@@ -206,7 +202,7 @@ class Scaling:
 
     def cold_start_conclusion(self) -> Text:
         """What the cold start costs, and what a policy adds."""
-        if self.main is None or self._nothing_to_simulate:
+        if self.main is None or not self._service_s:
             return NO_RECORDS
         frame = self._cold_starts
         own = frame[frame["policy"] == SHIPPED]
@@ -234,17 +230,17 @@ class Scaling:
 
     def step_table(self) -> Table | Text:
         """What becomes of a step of another size."""
-        if self.main is None or self._nothing_to_simulate:
+        if self.main is None or not self._service_s:
             return NO_RECORDS
         return simulated.step_table(self._steps)
 
     def step_conclusion(self) -> Text:
         """What the shipped rate of scaling up costs beyond the step that it is made for."""
-        return NO_RECORDS if self._nothing_to_simulate else simulated.step_conclusion(self._steps)
+        return simulated.step_conclusion(self._steps) if self._service_s else NO_RECORDS
 
     def fleet_table(self) -> Table | Text:
         """The shipped policy on fleets of 3 to 1,000 replicas."""
-        if self.main is None or self._nothing_to_simulate:
+        if self.main is None or not self._service_s:
             return NO_RECORDS
         frame = studies.fleet_study(self._service_s, self.main.run.slots, SHIPPED, FLEET_COLD_START_S)
         shown = pd.DataFrame(

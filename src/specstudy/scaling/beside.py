@@ -98,16 +98,14 @@ def _first_sync_s(samples: pd.DataFrame, sync_s: float, scrape_s: float) -> floa
 
 
 def _outcome(found: Simulated, view: RunView, scenario: Scenario) -> Outcome:
-    run, at_s = view.run, found.at_s
-    # The number that a pass asked for is the next pass's.
-    asked = np.append(found.replicas[1:], found.replicas[-1])
+    run, at_s, asked = view.run, found.at_s, found.asked
     high, after = (at_s > run.step_s) & (at_s <= run.fall_s), at_s > run.fall_s
     rose, back = at_s[high & (asked > found.replicas[at_s <= run.step_s][-1])], at_s[after & (asked <= run.policy.min_replicas)]
     # A first token comes the prefill after the slot.
     waits = found.between(run.step_s, run.fall_s) + view.prefill_s
     return Outcome(
         float(rose[0] - run.step_s) if len(rose) else None,
-        int(max(found.replicas.max(), asked.max())),
+        int(found.replicas.max()),
         float(np.mean(waits <= run.slo_ttft_ms / 1e3)),
         float(back[0] - run.fall_s) if len(back) else None,
     )

@@ -37,7 +37,7 @@ def outcomes(
     decided = next((sample.at_s for sample in high if sample.replicas > start), None)
     enough = None if needed is None else next((sample.at_s for sample in high if sample.ready >= needed), None)
     held = [sample.replicas for sample in high if enough is not None and sample.at_s >= enough]
-    recovered = recovery_s(requests, step, fall, slo_ttft_ms, step if enough is None else enough)
+    recovered = recovery_s(requests, step, fall, slo_ttft_ms, enough)
     back = next((sample.at_s for sample in samples if sample.at_s > fall and sample.replicas == minimum), None)
     return {
         "service_s_mean": service,

@@ -117,9 +117,9 @@ def policy_from_spec(name: str, spec: Mapping[str, Any]) -> HpaPolicy:
                 **{way: _direction(found) for way, found in ways.items()},
             }
         )
+    except ValidationError as error:
+        raise ConfigError.from_pydantic(error, "autoscaler") from error
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ValidationError):
-            raise ConfigError.from_pydantic(error, "autoscaler") from error
         raise ConfigError("autoscaler", str(error), "one with External metrics and a behavior for both directions") from None
 
 

@@ -63,6 +63,11 @@ class Simulated:
         waited: np.ndarray = self.started_s - self.arrived_s
         return waited
 
+    @property
+    def asked(self) -> np.ndarray:
+        """Replicas that each pass asked for, which the next one finds; what the last asked for isn't known."""
+        return np.append(self.replicas[1:], self.replicas[-1])
+
     def between(self, begin_s: float, end_s: float) -> np.ndarray:
         """Waits, in s, of the requests that arrived in [begin, end)."""
         chosen = (self.arrived_s >= begin_s) & (self.arrived_s < end_s)

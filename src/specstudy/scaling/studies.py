@@ -47,7 +47,7 @@ def answer(found: Simulated, scenario: Scenario) -> Answer:
     needed = scenario.needed(scenario.stages[1][0])
     start = found.replicas[found.at_s <= begin][-1]
     high = (found.at_s > begin) & (found.at_s <= end)
-    rose = found.at_s[high & (np.append(found.replicas[1:], found.replicas[-1]) > start)]
+    rose = found.at_s[high & (found.asked > start)]
     calm = (t for t in np.arange(begin, end - 30, 5.0).tolist() if all(_calm(found, t + more) for more in (0, 15)))
     recovered = next(calm, None)
     sync = scenario.sync_s
@@ -110,12 +110,12 @@ def step_study(service_s: Sequence[float], slots: int) -> pd.DataFrame:
         needed = 2 * times
         scenario = step_scenario(service_s, slots, STEP_COLD_START_S, needed, LONG_HIGH_S, times)
         policies = {
-            SHIPPED: shipped_policy(slots, STEP_COLD_START_S),
-            MADE_FOR_IT: shipped_policy(slots, STEP_COLD_START_S, largest_step=times),
-            "default-scale-up": TRIED["default-scale-up"].make(slots, STEP_COLD_START_S, 1.0),
+            SHIPPED: _policy(SHIPPED, slots, STEP_COLD_START_S, needed),
+            MADE_FOR_IT: shipped_policy(slots, STEP_COLD_START_S, largest_step=times, max_replicas=CEILING * needed),
+            "default-scale-up": _policy("default-scale-up", slots, STEP_COLD_START_S, needed),
         }
         for name, policy in policies.items():
-            one = answer(simulate(policy.with_at_most(CEILING * needed), scenario), scenario)
+            one = answer(simulate(policy, scenario), scenario)
             rows.append((times, needed, name, _or_never(one.recovered_s), one.most / needed))
     return pd.DataFrame(rows, columns=["step", "needed", "policy", "recovered_s", "most_over_needed"])
 
