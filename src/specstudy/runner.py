@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,12 +88,20 @@ def groups(plan: Plan, work: Sequence[Work]) -> list[tuple[Work, ...]]:
     return [tuple(work[start : start + size]) for start in range(0, len(work), size)]
 
 
+def by_load(together: Sequence[Work]) -> list[tuple[Work, Cell]]:
+    """The servers' cells in the order in which each is repeated once: load by load, so what is compared at a load is measured within minutes."""
+    pairs = [(one, cell) for one in together for cell in one.cells]
+    loads = list(dict.fromkeys(cell.label for _, cell in pairs))
+    return sorted(pairs, key=lambda pair: loads.index(pair[1].label))
+
+
 def expected_steps(ledger: Ledger, work: Sequence[Work]) -> list[float]:
-    """Expected seconds of each step: the start of a group, then each repeat of its cells."""
+    """Expected seconds of each step: the start of a group, then its cells in rounds, one repeat each."""
     steps: list[float] = []
     for together in groups(ledger.plan, work):
         steps.append(ledger.plan.profile.measuring.start_guess_s)
-        steps += itertools.chain.from_iterable(ledger.expected_repeats(one.server, cell) for one in together for cell in one.cells)
+        rounds = itertools.zip_longest(*(ledger.expected_repeats(one.server, cell) for one, cell in by_load(together)))
+        steps += [expected_s for a_round in rounds for expected_s in a_round if expected_s is not None]
     return steps
 
 
@@ -106,7 +114,7 @@ def plan_text(ledger: Ledger) -> str:
     prompts = 0
     for number, together in enumerate(groups(ledger.plan, work), 1):
         if len(together) > 1:
-            lines.append(f"group {number}: {len(together)} servers started together")
+            lines.append(f"group {number}: {len(together)} servers started together, measured in rounds: a repeat of each, then the next")
         for one in together:
             lines.append(f"  {one.label}")
             for cell in one.cells:
@@ -128,6 +136,18 @@ def _unsteady_text(record: Record) -> str:
     """What a line of progress adds when the engine compiled kernels while it was measured."""
     again = f", measured {record.tries_discarded + 1} times because kernels were being compiled" if record.tries_discarded else ""
     return f"{again}; NOT STEADY: {record.kernels_compiled} compiled during this one too" if record.kernels_compiled else again
+
+
+@dataclass(eq=False)
+class Unfinished:
+    """A cell on a server that is up, its good repeats so far, and how many more are counted on."""
+
+    work: Work
+    cell: Cell
+    server: Server
+    done: list[Record]
+    planned: int
+    over: bool = False
 
 
 class Runner:
@@ -152,7 +172,7 @@ class Runner:
             raise StudyError(f"{chapter}: {len(self._failures)} failed; the rest is on disk.\n" + "\n".join(self._failures))
 
     def _group(self, together: Sequence[Work]) -> None:
-        """Start them side by side; once all are up, measure one after the other while the rest stand idle."""
+        """Start them side by side; once all are up, measure one at a time while the rest stand idle."""
         engine = self._plan.profile.engine
         wanted = [(one.server.deployment, self._log(one)) for one in together]
         labels = ", ".join(one.label for one in together)
@@ -165,23 +185,51 @@ class Runner:
                 self._progress.finish(f"{labels}: {'server ready' if len(together) == 1 else f'{len(servers)} servers ready'} after {slowest_s:.0f} s")
             else:
                 self._progress.drop(1)
+            up: dict[str, Server] = {}
             for one, server in zip(together, started, strict=True):
-                self._server(one, server, servers)
+                if isinstance(server, Server):
+                    up[one.label] = server
+                else:
+                    self._not_started(one, server)
+            self._rounds([self._unfinished(one, cell, up[one.label]) for one, cell in by_load(together) if one.label in up], servers)
 
-    def _server(self, one: Work, server: Server | ServerStartError, all_servers: Sequence[Server]) -> None:
-        left = list(one.cells)
+    def _unfinished(self, one: Work, cell: Cell, server: Server) -> Unfinished:
+        done, planned = self._ledger.repeats(one.server, cell), self._ledger.expected_repeats(one.server, cell)
+        return Unfinished(one, cell, server, done, len(planned))
+
+    def _rounds(self, cells: Sequence[Unfinished], all_servers: Sequence[Server]) -> None:
+        """One repeat of each, then the next, until each has enough.
+
+        A host is faster in one minute than in another. Repeats that were measured in one go would all have the same luck, and their interval
+        wouldn't show it; those of a round share it, and differ from round to round.
+        """
+        left = list(cells)
+        while left:
+            for cell in left:
+                if not cell.over:
+                    self._once(cell, left, all_servers)
+            left = [cell for cell in left if not cell.over]
+
+    def _once(self, cell: Unfinished, all_cells: Sequence[Unfinished], all_servers: Sequence[Server]) -> None:
+        """One repeat. A server that has died takes its other cells with it."""
         try:
-            if isinstance(server, ServerStartError):
-                self._not_started(one, server)
-                raise server
-            while left:
-                self._cell(server, one.server, left.pop(0), all_servers)
+            self._cell(cell, all_servers)
         except StoreWriteError:
             raise
         except SpecstudyError as error:
-            self._drop(one.server, left)
-            self._failures.append(f"{one.label}: {error}")
-            print(f"FAILED {one.label}: {error}", flush=True)
+            self._fail(cell.work, error)
+            for other in all_cells:
+                if other.server is cell.server and not other.over:
+                    self._end(other)
+
+    def _end(self, cell: Unfinished) -> None:
+        """No further repeat of it."""
+        self._progress.drop(cell.planned)
+        cell.planned, cell.over = 0, True
+
+    def _fail(self, one: Work, error: SpecstudyError) -> None:
+        self._failures.append(f"{one.label}: {error}")
+        print(f"FAILED {one.label}: {error}", flush=True)
 
     def _log(self, one: Work) -> Path:
         return self._store.records_path.parent / "logs" / f"{self._plan.chapter}-{one.label}.log"
@@ -191,31 +239,27 @@ class Runner:
         cell, repeat = one.cells[0], len(self._ledger.repeats(one.server, one.cells[0]))
         measured = unserved(cell.num_prompts, cell.arrival(self._seed(repeat)), error)
         self._keep(measured, one.server, cell, repeat, self._facts(self._log(one), self._ledger.argv(one.server), one.server))
+        self._progress.drop(sum(len(self._ledger.expected_repeats(one.server, cell)) for cell in one.cells))
+        self._fail(one, error)
 
-    def _drop(self, server: ServerPlan, cells: Iterable[Cell]) -> None:
-        self._progress.drop(sum(len(self._ledger.expected_repeats(server, cell)) for cell in cells))
-
-    def _cell(self, server: Server, server_plan: ServerPlan, cell: Cell, all_servers: Sequence[Server]) -> None:
-        """Repeat the cell until its interval is narrow enough. A failed repeat ends it."""
-        rules = self._plan.profile.measuring
-        done = self._ledger.repeats(server_plan, cell)
-        planned = len(self._ledger.expected_repeats(server_plan, cell))
-        while not enough(rules, cell, done):
-            self._progress.start()
-            if planned == 0:
-                self._progress.insert(sum(record.duration_s or 0.0 for record in done) / len(done))
-            planned = max(0, planned - 1)
-            neighbours = sum(other is not server and other.process.poll() is None for other in all_servers)
-            record = self._repeat(server, server_plan, cell, len(done), neighbours)
-            what = f"{server_plan.deployment.label}, {cell.label}, repeat {len(done) + 1}"
-            if record.status == "failed":
-                self._failures.append(f"{what}: {record.error}")
-                self._progress.finish(f"{what}: FAILED: {record.error}")
-                self._progress.drop(planned)
-                server.raise_if_dead()
-                return
-            done.append(record)
-            self._progress.finish(f"{what}: {record.output_tokens_per_s:.1f} tok/s{_unsteady_text(record)}")
+    def _cell(self, cell: Unfinished, all_servers: Sequence[Server]) -> None:
+        """One repeat of a cell. It is over once its interval is narrow enough, or when a repeat fails."""
+        self._progress.start()
+        if cell.planned == 0:
+            self._progress.insert(sum(record.duration_s or 0.0 for record in cell.done) / len(cell.done))
+        cell.planned = max(0, cell.planned - 1)
+        neighbours = sum(other is not cell.server and other.process.poll() is None for other in all_servers)
+        record = self._repeat(cell.server, cell.work.server, cell.cell, len(cell.done), neighbours)
+        what = f"{cell.work.label}, {cell.cell.label}, repeat {len(cell.done) + 1}"
+        if record.status == "failed":
+            self._failures.append(f"{what}: {record.error}")
+            self._progress.finish(f"{what}: FAILED: {record.error}")
+            self._end(cell)
+            cell.server.raise_if_dead()
+            return
+        cell.done.append(record)
+        self._progress.finish(f"{what}: {record.output_tokens_per_s:.1f} tok/s{_unsteady_text(record)}")
+        cell.over = enough(self._plan.profile.measuring, cell.cell, cell.done)
 
     def _repeat(self, server: Server, server_plan: ServerPlan, cell: Cell, repeat: int, idle_neighbours: int) -> Record:
         plan, rules = self._plan, self._plan.profile.measuring

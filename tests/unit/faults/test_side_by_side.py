@@ -1,10 +1,11 @@
-"""Servers started side by side: measured one after the other, failing one by one, gone together."""
+"""Servers started side by side: measured in turns, failing one by one, gone together."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import signal
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -43,15 +44,19 @@ def of(*servers: str) -> set[tuple[str, int, int]]:
     return {(server, c, repeat) for server in servers for c in (1, 2) for repeat in (0, 1)}
 
 
-def test_each_is_measured_while_the_others_stand_idle(four: World, run: Run) -> None:
+def test_each_is_measured_in_its_turn_while_the_others_stand_idle(four: World, run: Run) -> None:
+    """The rounds outermost, then the loads: what is compared at a load is measured within minutes, and no server has a minute of the host's for itself."""
     assert run() is None
-    assert repeats(four) == [(server, c, repeat) for server in ("none", "ngram2", "ngram3", "ngram4") for c in (1, 2) for repeat in (0, 1)]
+    groups = [("none", "ngram2", "ngram3"), ("ngram4",)]
+    assert repeats(four) == [(server, c, repeat) for together in groups for repeat in (0, 1) for c in (1, 2) for server in together]
     assert [record.idle_neighbours for record in four.records()] == [2] * 12 + [0] * 4
     ports = {record.server_argv[record.server_argv.index("--port") + 1] for record in four.records()}
     assert len(ports) == 4
-    # No request of one server began before the last one of the server before it had ended.
-    entries = [json.loads(line) for line in four.journal_path.read_text().splitlines()]
-    for before, after in itertools.pairwise(entries[i * 24 : (i + 1) * 24] for i in range(4)):
+    # No request of one repeat began before the last one of the repeat before it had ended: 1 warm-up and 3 requests for each slot.
+    entries = iter([json.loads(line) for line in four.journal_path.read_text().splitlines()])
+    turns = [list(itertools.islice(entries, 4 * c)) for _, c, _ in repeats(four)]
+    assert list(entries) == []
+    for before, after in itertools.pairwise(turns):
         assert max(one["sends"][-1][0] for one in before) < min(one["received_s"] for one in after)
 
 
@@ -87,8 +92,9 @@ def test_one_that_dies_in_mid_run_is_no_neighbour_any_more(four: World, run: Run
     error = run()
     assert isinstance(error, StudyError)
     assert {repeat for repeat in repeats(four) if repeat[0] != "none"} == of("ngram2", "ngram3", "ngram4")
-    idle = {(record.num_speculative_tokens, record.idle_neighbours) for record in four.records() if record.method == "ngram"}
-    assert idle == {(2, 1), (3, 1), (4, 0)}
+    # It answered its first turn, 4 requests, and died in the next: at 1 request in flight the others of the first round still had it beside them.
+    idle = Counter((record.num_speculative_tokens, record.concurrency, record.idle_neighbours) for record in four.records() if record.method == "ngram")
+    assert idle == {(2, 1, 2): 1, (3, 1, 2): 1, (2, 1, 1): 1, (3, 1, 1): 1, (2, 2, 1): 2, (3, 2, 1): 2, (4, 1, 0): 2, (4, 2, 0): 2}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["SIGINT", "SIGTERM", "SIGKILL"])
@@ -100,12 +106,12 @@ def test_all_are_gone_after_an_interruption_and_a_rerun_goes_on(four: World, run
     if phase == "start":
         await_true(lambda: sum("server.py" in line for line in command_lines(four.marker)) >= 3, 120)
     else:
-        await_true(lambda: four.requests_served() >= 10, 120)
+        await_true(lambda: four.requests_served() >= 16, 120)  # 4 of each server at 1 in flight, then 4 or more of the one that hangs
     study.process.send_signal(number)
     assert study.end(GONE_WITHIN_S) != 0, study.text()
     await_true(lambda: not marked(four.marker), GONE_WITHIN_S)
     kept = four.lines()
-    assert len(kept) >= (2 if phase == "load" else 0)
+    assert len(kept) >= (3 if phase == "load" else 0)
     four.behave("none", faults={}, chunk_delay_s=0.001)
     four.behave("ngram-k2", faults={})
     assert run() is None

@@ -14,9 +14,11 @@ import pytest
 
 from specstudy.errors import RecordError, StoreBusyError, StoreWriteError
 from specstudy.records import BadLine, Loaded, Record, RecordStore, RequestRow, load_records, load_requests
+from specstudy.records.store import REQUESTS_SCHEMA
 
 MakeRecord = Callable[..., Record]
 MakeRow = Callable[..., RequestRow]
+MICROSECOND_MS = 1e-3  # a difference of two times that are each kept to the nearest microsecond
 
 
 @pytest.fixture
@@ -205,9 +207,24 @@ def test_requests_join_by_record_and_give_the_records_percentiles_again(record: 
         e2e_ms = (mine["last_token_s"] - mine["scheduled_s"]) * 1e3
         gap_ms = np.concatenate(list(mine["chunk_gap_us"])) / 1e3
         for kind, values in {"ttft": ttft_ms, "tpot": tpot_ms, "e2e": e2e_ms, "chunk_gap": gap_ms}.items():
-            assert getattr(one, f"{kind}_ms_mean") == pytest.approx(np.mean(values), rel=1e-12)
+            assert getattr(one, f"{kind}_ms_mean") == pytest.approx(np.mean(values), rel=0, abs=MICROSECOND_MS)
             for percent in (50, 90, 99):
-                assert getattr(one, f"{kind}_ms_p{percent}") == pytest.approx(np.percentile(values, percent), rel=1e-12)
+                assert getattr(one, f"{kind}_ms_p{percent}") == pytest.approx(np.percentile(values, percent), rel=0, abs=MICROSECOND_MS)
+
+
+def test_times_are_kept_to_the_microsecond_and_no_further(record: MakeRecord, row: MakeRow, path: Path) -> None:
+    append(path.parent, record(), [row(scheduled_s=12.3456784, sent_s=12.3456786, first_token_s=3600.0000004, last_token_s=0.1 + 0.2)])
+    (found,) = load_requests(path.with_suffix(".requests.parquet")).to_pylist()
+    assert [found[name] for name in ("scheduled_s", "sent_s", "first_token_s", "last_token_s")] == [12.345678, 12.345679, 3600.0, 0.3]
+
+
+def test_requests_of_an_older_file_whose_times_are_floats_are_read_and_gone_on_with(record: MakeRecord, row: MakeRow, path: Path) -> None:
+    requests = path.with_suffix(".requests.parquet")
+    older = row(scheduled_s=12.3456784, sent_s=12.3456786)
+    pq.write_table(pa.Table.from_pylist([older.model_dump()], schema=REQUESTS_SCHEMA), requests)
+    assert load_requests(requests).to_pylist() == [older.model_dump()]
+    append(path.parent, record(), [row(index=1)])
+    assert [found["index"] for found in load_requests(requests).to_pylist()] == [0, 1]
 
 
 def test_a_request_comes_back_from_the_parquet_as_it_was(record: MakeRecord, row: MakeRow, path: Path) -> None:
