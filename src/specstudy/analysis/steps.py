@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from specstudy.analysis.cells import Cell, Load, baseline_of
 from specstudy.analysis.families import Family, at, families, family_of, loads
@@ -47,10 +48,22 @@ def _steps(cell: Cell) -> dict[int, float]:
 
 
 @dataclass(frozen=True)
+class LackOfFit:
+    """How much further the steps of single K lie off their line than the scatter of their repeats explains: 1 is what to expect.
+
+    `ratio` is the root of F, mean square off the line over mean square of the repeats once each K's and each repeat's mean is taken out;
+    `p` is F's. Beyond 1 the steps don't grow by a line, or something differed between the K that no interval holds: another server, another minute.
+    """
+
+    ratio: float
+    p: float
+
+
+@dataclass(frozen=True)
 class DraftingSlope:
     """Extra milliseconds of a step for each further drafted token, and at K = 0, by least squares over K.
 
-    The line is fitted in each repeat that has every K, and the interval is over those repeats.
+    The line is fitted in each repeat that has every K, and the interval is over those repeats. `off_line` needs two of them.
     """
 
     family: Family
@@ -58,6 +71,7 @@ class DraftingSlope:
     ks: tuple[int, ...]
     per_token_ms: Interval
     fixed_ms: Interval
+    off_line: LackOfFit | None
 
 
 def drafting_slopes(cells: Sequence[Cell]) -> list[DraftingSlope]:
@@ -70,7 +84,33 @@ def drafting_slopes(cells: Sequence[Cell]) -> list[DraftingSlope]:
             own = {k: time for k, time in measured if time is not None}
             shared = set.intersection(*(set(time.extra_by_repeat) for time in own.values())) if len(own) >= 3 else set()
             if shared:
-                lines = [np.polyfit(list(own), [time.extra_by_repeat[repeat] for time in own.values()], 1) for repeat in sorted(shared)]
+                extra = np.array([[time.extra_by_repeat[repeat] for time in own.values()] for repeat in sorted(shared)])
+                lines = [np.polyfit(list(own), repeat, 1) for repeat in extra]
                 per_token, fixed = (mean_interval([float(line[part]) for line in lines]) for part in (0, 1))
-                found.append(DraftingSlope(family, load, tuple(own), per_token, fixed))
+                found.append(DraftingSlope(family, load, tuple(own), per_token, fixed, lack_of_fit(list(own), extra)))
     return found
+
+
+def lack_of_fit(ks: Sequence[int], values: np.ndarray) -> LackOfFit | None:
+    """Of a straight line over `ks` through `values`, a row for each repeat; None for fewer than two repeats or three K, or where repeats agree exactly."""
+    repeats, n = values.shape
+    if repeats < 2 or n < 3:
+        return None
+    means = values.mean(axis=0)
+    off = means - np.polyval(np.polyfit(ks, means, 1), ks)
+    rest = values - means - values.mean(axis=1, keepdims=True) + values.mean()
+    degrees = n - 2, (n - 1) * (repeats - 1)
+    of_repeats = float((rest**2).sum()) / degrees[1]
+    if of_repeats <= 1e-18 * float((values**2).mean()):
+        return None
+    f = repeats * float((off**2).sum()) / degrees[0] / of_repeats
+    return LackOfFit(f**0.5, float(stats.f.sf(f, *degrees)))
+
+
+def measured_in_one_go(cells: Sequence[Cell]) -> bool:
+    """Whether the repeats of most cells followed one another, with no other cell of their allocation between: then they all had the same minute."""
+    begun = sorted((record.allocation, record.started_at, number) for number, cell in enumerate(cells) for record in cell.records)
+    order = [number for _, _, number in begun]
+    repeated = [number for number, cell in enumerate(cells) if len(cell.records) > 1]
+    whole = [number for number in repeated if set(order[order.index(number) : len(order) - order[::-1].index(number)]) == {number}]
+    return len(whole) * 2 > len(repeated)

@@ -18,16 +18,20 @@ from specstudy.analysis import (
     family_of,
     inflection,
     inflections,
+    measured_in_one_go,
     same_k,
     speedups,
     step_times,
 )
 from specstudy.analysis.contest import contenders, fastest
 from specstudy.analysis.families import at, family_labels, loads
+from specstudy.analysis.steps import LackOfFit
 from specstudy.figures.costs import change_text
 from specstudy.figures.parallel import fastest_over_baseline
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
 from specstudy.figures.text import Text, bullets, not_measured
+
+BEYOND_CHANCE = 0.05
 
 
 def best_k_table(cells: Sequence[Cell]) -> Table | Text:
@@ -105,15 +109,40 @@ def drafting_table(cells: Sequence[Cell]) -> Table | Text:
             "ms for each drafted token": _signed(slope.per_token_ms),
             "fixed ms": _signed(slope.fixed_ms),
             **{f"extra ms at K={k}": with_interval(_extra(cells, slope.family, slope.load, k), 2) for k in (slope.ks[0], slope.ks[-1])},
+            "off the line": _off_text(slope.off_line),
         }
         for slope in slopes
     ]
     note = (
         "A step is mean TPOT times acceptance length; extra is what it takes beyond the baseline's TPOT at the same load, paired by repeat. It holds "
         "drafting and the wider verification together (K + 1 positions through the target), not drafting alone. Least squares over K in each repeat; "
-        "± over repeats."
+        "± over repeats. Off the line: how much further single K lie off it than their repeats scatter, 1 expected; an F test for lack of fit at 5 %."
     )
     return Table(pd.DataFrame(rows).fillna(DASH), cells[0].records[0].evidence, note)
+
+
+def _off_text(off: LackOfFit | None) -> str:
+    return DASH if off is None else f"{off.ratio:.1f}x" + (", beyond chance" if off.p < BEYOND_CHANCE else "")
+
+
+def between_cells_line(cells: Sequence[Cell]) -> str:
+    """Whether steps differ between cells by more than their repeats explain, and what that means for a comparison of two cells."""
+    tested = [(slope.off_line, slope) for slope in drafting_slopes(cells) if slope.off_line is not None]
+    beyond = [(off, slope) for off, slope in tested if off.p < BEYOND_CHANCE]
+    if not beyond:
+        return ""
+    labels = family_labels(slope.family for _, slope in tested)
+    worst, where = max(beyond, key=lambda pair: pair[0].ratio)
+    why = (
+        "The repeats of a cell were measured in one go, one cell after the other, so what changed on the host from minute to minute is in no interval here"
+        if measured_in_one_go(cells)
+        else "The repeats were measured in rounds, so it isn't the host's minutes: servers differ, or the steps don't grow by a line"
+    )
+    return (
+        f"Single cells differ by more than their intervals say: for {len(beyond)} of {len(tested)} pairs of a method and a load the steps of single K lie "
+        f"further off their line than their repeats explain, up to {worst.ratio:.1f} times as far ({labels[where.family]} at {where.load.label}). {why}. "
+        "A verdict on two cells that only just leaves 1 out is weaker than it looks; what holds over a row of K or of loads is firmer."
+    )
 
 
 def _signed(interval: Interval) -> str:
@@ -144,6 +173,7 @@ def parallel_conclusion(cells: Sequence[Cell]) -> Text:
         lines.append(f"Not compared at {', '.join(apart)}: the two best K ran on different GPUs there.")
     lines.append(_inflection_line(inflections(same_k(cells, *pair))))
     lines += _slope_lines(cells)
+    lines.append(between_cells_line(cells))
     lines += over_baseline_lines(cells, pair)
     lines.append(_flagged_line(speedups(cells)))
     return bullets(lines)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.standin.synthetic import cell, record, repeats
 
-from specstudy.analysis import Cell, drafting_slopes, step_times
+from specstudy.analysis import Cell, drafting_slopes, measured_in_one_go, step_times
+from specstudy.analysis.steps import lack_of_fit
 
 
 def drafting(k: int, tpot_ms: list[float], lengths: list[float], method: str = "eagle3", **more: Any) -> Cell:
@@ -53,3 +55,35 @@ def test_the_slope_is_the_least_squares_line_by_hand() -> None:
 
 def test_two_k_make_no_line() -> None:
     assert drafting_slopes([repeats([1.0], "tpot_ms_mean"), drafting(1, [2.0], [1.0]), drafting(2, [3.0], [1.0])]) == []
+
+
+def test_the_lack_of_fit_by_hand() -> None:
+    """Means 1, 2, 6 over K = 1, 2, 3: the line 0.5, 3, 5.5 leaves 0.5, -1, 0.5. Repeats differ from the means by 0.5, -0.5, 0, one up and one down.
+
+    Off the line: 2 x 1.5 on 1 degree of freedom; of the repeats: 4 x 0.25 on 2. So F = 3 / 0.5 = 6, and of F(1, 2) = t(2) squared beyond
+    that lies 1 - t / sqrt(2 + t squared) = 1 - sqrt(6 / 8).
+    """
+    found = lack_of_fit([1, 2, 3], np.array([[1.5, 1.5, 6.0], [0.5, 2.5, 6.0]]))
+    assert found is not None
+    assert (found.ratio, found.p) == pytest.approx((6**0.5, 1 - 0.75**0.5))
+
+
+def test_what_a_whole_repeat_has_in_common_is_no_scatter() -> None:
+    """Each repeat has prompts of its own; 10 ms more in one of them for every K says nothing about the line."""
+    found = lack_of_fit([1, 2, 3], np.array([[11.5, 11.5, 16.0], [0.5, 2.5, 6.0]]))
+    assert found is not None
+    assert (found.ratio, found.p) == pytest.approx((6**0.5, 1 - 0.75**0.5))
+
+
+@pytest.mark.parametrize("values", [[[1.0, 2.0, 6.0]], [[1.0, 2.0], [1.5, 2.0]], [[1.0, 2.0, 6.0], [2.0, 3.0, 7.0]]], ids=["one repeat", "two K", "alike"])
+def test_without_scatter_to_compare_with_there_is_no_lack_of_fit(values: list[list[float]]) -> None:
+    assert lack_of_fit([1, 2, 3][: len(values[0])], np.array(values)) is None
+
+
+def at_minutes(k: int, minutes: list[int]) -> Cell:
+    return cell([record(repeat=i, method="eagle3", draft="e", num_speculative_tokens=k, started_at=f"2026-01-01T00:{m:02}:00Z") for i, m in enumerate(minutes)])
+
+
+def test_repeats_in_one_go_are_told_from_repeats_in_rounds() -> None:
+    assert measured_in_one_go([at_minutes(1, [0, 1, 2]), at_minutes(2, [3, 4, 5])])
+    assert not measured_in_one_go([at_minutes(1, [0, 2, 4]), at_minutes(2, [1, 3, 5])])

@@ -14,6 +14,7 @@ from tests.standin.world import StudyProcess, World, await_true, finished, start
 from specstudy.errors import SpecstudyError
 
 SERVED_PER_SERVER = 24
+LOADED = 14  # the first round, 4 requests at c = 1 and 8 at c = 2; of the second a warm-up and one more: the load is on
 Run = Callable[[], SpecstudyError | None]
 GONE_WITHIN_S = 90
 
@@ -28,19 +29,19 @@ def warming_up(world: World, study: StudyProcess) -> None:
 
 
 def loading(world: World, study: StudyProcess) -> None:
-    await_true(lambda: world.requests_served() >= 10, 120)  # 4 + 4, then 2 warm-ups at c = 2: the load is on
+    await_true(lambda: world.requests_served() >= LOADED, 120)
 
 
 def between_cells(world: World, study: StudyProcess) -> None:
-    study.await_text("none, words c=1, repeat 2:")
+    study.await_text("none, words c=2, repeat 1:")
 
 
 # Phase -> how to wait for it, what keeps the baseline's server in it until the signal has come, repeats that are on disk by then.
 PHASES: dict[str, tuple[Callable[[World, StudyProcess], None], dict[str, dict[str, int]], int]] = {
     "start": (starting, {"hang_at_start": {}}, 0),
     "warm-up": (warming_up, {"hang_mid_stream": {}}, 0),
-    "load": (loading, {"hang_mid_stream": {"after": 10}}, 2),
-    "between cells": (between_cells, {"hang_mid_stream": {"after": 8}}, 2),
+    "load": (loading, {"hang_mid_stream": {"after": LOADED}}, 2),
+    "between cells": (between_cells, {"hang_mid_stream": {"after": 12}}, 2),
 }
 
 
@@ -103,7 +104,7 @@ def test_a_worker_that_ignores_sigterm_is_gone_too(world: World) -> None:
 
 def test_ctrl_c_twice_leaves_nothing_either(world: World) -> None:
     """The second one comes while the server, which takes its time, is being stopped."""
-    world.behave("none", faults={"ignore_sigterm": {}, "hang_mid_stream": {"after": 10}})
+    world.behave("none", faults={"ignore_sigterm": {}, "hang_mid_stream": {"after": LOADED}})
     study = start_study(world)
     loading(world, study)
     study.process.send_signal(signal.SIGINT)

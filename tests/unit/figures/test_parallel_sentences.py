@@ -10,7 +10,7 @@ from tests.standin.synthetic import cell, record, repeats, request
 from specstudy import figures
 from specstudy.analysis import Cell, inflection, same_k
 from specstudy.analysis.contest import contenders
-from specstudy.figures.parallel_tables import end_text
+from specstudy.figures.parallel_tables import between_cells_line, end_text
 
 OURS: dict[str, Any] = {"method": "peagle", "draft": "p", "num_speculative_tokens": 3}
 THEIRS: dict[str, Any] = {"method": "eagle3", "draft": "e", "num_speculative_tokens": 3}
@@ -51,6 +51,23 @@ def test_an_end_that_may_come_sooner_is_not_excluded() -> None:
     end = inflection(same_k(cells, *pair))
     assert end is not None and end.state == "above"
     assert "; an end from 1." in end_text(end) and end_text(end).endswith(" on isn't excluded")
+
+
+def steps_at(k: int, tpot_ms: list[float], minutes: list[int], **what: Any) -> Cell:
+    """A cell whose step takes as long as a token: each step accepts nothing."""
+    own = what or {"method": "eagle3", "draft": "e", "num_speculative_tokens": k, "acceptance_length": 1.0}
+    when = (f"2026-01-01T00:{minute:02}:00Z" for minute in minutes)
+    return cell([record(repeat=i, tpot_ms_mean=t, started_at=at, **own) for i, (t, at) in enumerate(zip(tpot_ms, when, strict=True))])
+
+
+@pytest.mark.parametrize(("minutes", "why"), [((0, 1), "in one go"), ((0, 30), "in rounds")])
+def test_cells_that_differ_by_more_than_their_repeats_explain_are_named(minutes: tuple[int, int], why: str) -> None:
+    """Steps of 1, 9 and 3 ms at K = 1, 2, 3: the middle one lies 7 ms off the line of the other two, and its repeats 0.1 apart."""
+    apart = [[1.0, 1.1], [9.1, 9.0], [3.0, 3.0]]
+    cells = [steps_at(k, tpot, [2 * k + minute for minute in minutes]) for k, tpot in enumerate(apart, 1)]
+    told = between_cells_line([steps_at(0, [0.5, 0.5], list(minutes), method="none"), *cells])
+    assert told.startswith("Single cells differ by more than their intervals say: for 1 of 1 pairs") and f"measured {why}" in told
+    assert between_cells_line([steps_at(0, [0.5, 0.5], list(minutes), method="none"), *(steps_at(k, [k + 0.1, k - 0.1], [k, k + 1]) for k in (1, 2, 3))]) == ""
 
 
 def test_two_that_both_lose_are_said_to_lose() -> None:
