@@ -68,6 +68,8 @@ def same_k_table(cells: Sequence[Cell]) -> Table | Text:
         )
     rows = [{"K": k, **table[k]} for k in sorted(table)]
     note = "Throughput over EAGLE-3's, 95 % interval over paired repeats; no difference where it holds 1."
+    if between_cells_line(cells):
+        note += " Single cells scatter by more than these intervals say, as the last section explains: trust what neighbours agree on."
     return Table(pd.DataFrame(rows).fillna(DASH), contests[0].cell.records[0].evidence, note)
 
 
