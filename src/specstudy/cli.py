@@ -239,6 +239,28 @@ def limits(profile: ProfileOption = DEFAULT_PROFILE, results_dir: ResultsOption 
 
 
 @app.command()
+def trace(
+    chapter: Annotated[str, typer.Argument(help="like 03_baseline")],
+    profile: ProfileOption = DEFAULT_PROFILE,
+    results_dir: ResultsOption = Path("results"),
+    only: Annotated[list[str] | None, typer.Option(help="a variant, method, draft or server, with its baseline; repeatable")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="one of the chapter's closed loads")] = 1,
+) -> None:
+    """Say which kernels a decode step of each of a chapter's servers is made of, by vLLM's profiler; kept beside the profile's records."""
+    from specstudy.records.trace import KINDS
+    from specstudy.tracing import trace_chapter
+
+    found = load_profile(profile)
+    folder = results_dir.resolve() / found.name
+    check_writable("results_dir", folder / "trace.json")
+    traces = trace_chapter(found, chapter, folder, only or (), concurrency)
+    table = RichTable("server", "TPOT ms", "traced step ms", "idle ms", *KINDS, title=f"{chapter}, ms a step at {concurrency} in flight")
+    for one in traces:
+        table.add_row(one.label, f"{one.tpot_ms:.2f}", f"{one.step_ms:.2f}", f"{one.idle_ms:.2f}", *(f"{one.ms_of(kind):.2f}" for kind in KINDS))
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+@app.command()
 def quantize(
     target: Annotated[str, typer.Argument(help="a name in data/targets, with real weights")],
     recipe: Annotated[list[str] | None, typer.Option(help="fp8 or awq; repeatable, both by default")] = None,

@@ -4,7 +4,7 @@ from specstudy.book.answers import answers, recorded_table
 from specstudy.book.chapter import Chapter, open_chapter, open_full_size, runner_note
 from specstudy.book.cost import Costs, open_costs
 from specstudy.book.heads import Heads, shipped_heads
-from specstudy.book.limits import cell_shares, machine_limits
+from specstudy.book.limits import cell_shares, machine_limits, step_traces
 from specstudy.book.quantization import Quantization, open_quantization
 from specstudy.book.scaling import Scaling, open_scaling
 
@@ -25,4 +25,5 @@ __all__ = [
     "recorded_table",
     "runner_note",
     "shipped_heads",
+    "step_traces",
 ]

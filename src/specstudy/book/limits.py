@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from specstudy.analysis import Cell
 from specstudy.analysis.shares import Share, shares
 from specstudy.records.machine import MachineLimits, read_limits
+from specstudy.records.trace import StepTrace, read_traces
 from specstudy.study import results_folder
 
 
@@ -19,6 +20,16 @@ def machine_limits(cells: Sequence[Cell], mode: str = "recorded", results_dir: s
     wanted = dict.fromkeys((cell.records[0].profile, cell.allocation) for cell in cells)
     found = {allocation: read_limits(folder / profile, allocation) for profile, allocation in wanted}
     return {allocation: limits for allocation, limits in found.items() if limits is not None}
+
+
+def step_traces(cells: Sequence[Cell], mode: str = "recorded", results_dir: str | None = None) -> list[StepTrace]:
+    """The decode steps that were traced in the cells' allocations, in the order of their making; nothing where nobody ran `specstudy trace` there.
+
+    Raises RecordError for a file that is something else.
+    """
+    folder, allocations = results_folder(mode, results_dir), frozenset(cell.allocation for cell in cells)
+    profiles = dict.fromkeys(cell.records[0].profile for cell in cells)
+    return [trace for profile in profiles for trace in read_traces(folder / profile, allocations)]
 
 
 def cell_shares(cells: Sequence[Cell], mode: str = "recorded", results_dir: str | None = None) -> list[Share]:

@@ -34,6 +34,7 @@ from specstudy.figures.runners import on_another_runner
 from specstudy.figures.stack import Shown, Stack
 from specstudy.figures.tables import Table, acceptance_table, latency_table, ratio_text, speedup_table, throughput_table, versions_table, with_interval
 from specstudy.figures.text import Text
+from specstudy.figures.trace import trace_figure, trace_lines, trace_table
 
 __all__ = [
     "Panels",
@@ -98,6 +99,9 @@ __all__ = [
     "throughput_table",
     "token_price_picture",
     "token_price_table",
+    "trace_figure",
+    "trace_lines",
+    "trace_table",
     "two_limits_table",
     "versions_table",
     "where_time_goes",

@@ -1,0 +1,106 @@
+"""Trace the servers of a chapter, one after the other, and keep what each one's decode step is made of."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from specstudy.catalog import Profile
+from specstudy.catalog.paths import cache_dir, project_root
+from specstudy.errors import ConfigError, SpecstudyError, StudyError
+from specstudy.measure import Sampling, check_device, gpu_identity, measure
+from specstudy.measure.trace import profiler_flags, raise_if_failed, steps_to_skip, trace
+from specstudy.plan import Cell, Plan, ServerPlan, make_plan
+from specstudy.progress import Ticker, tell
+from specstudy.records import portable, provenance, without_port
+from specstudy.records.trace import StepTrace, trace_path, write_trace
+from specstudy.serving import ENGINES, launch
+
+TRACED_STEPS = 24
+SPARE_STEPS = 16  # the requests of a load don't begin in the same step
+
+
+def trace_chapter(profile: Profile, chapter: str, folder: Path, names: Sequence[str] = (), concurrency: int = 1) -> list[StepTrace]:
+    """Trace each of the chapter's servers at one of its closed loads and keep the traces in `folder`.
+
+    Raises ConfigError before anything starts, StudyError at the end if a server failed; the others' traces are kept.
+    """
+    if profile.hardware != "gpu":
+        raise ConfigError("profile", profile.name, "a profile for a GPU: on a CPU no kernel of its own takes a step's time")
+    plan = make_plan(profile, chapter, tell, names)
+    loads = [(server, cell) for server in plan.servers if (cell := _cell_at(server, concurrency)) is not None]
+    if not loads:
+        known = sorted({str(cell.concurrency) for server in plan.servers for cell in server.cells if cell.concurrency is not None}, key=int)
+        raise ConfigError.unknown("concurrency", concurrency, known)
+    check_device(profile.hardware)
+    traces, failures = [], []
+    for server, cell in loads:
+        try:
+            traces.append(_trace_one(plan, server, cell, folder))
+        except SpecstudyError as error:
+            failures.append(f"{server.deployment.label}: {error}")
+            print(f"FAILED {failures[-1]}", flush=True)
+    if failures:
+        raise StudyError(f"{chapter}: {len(failures)} of {len(loads)} servers weren't traced; the others' traces are on disk.\n" + "\n".join(failures))
+    return traces
+
+
+def _cell_at(server: ServerPlan, concurrency: int) -> Cell | None:
+    return next((cell for cell in server.cells if cell.concurrency == concurrency), None)
+
+
+def _trace_one(plan: Plan, server: ServerPlan, cell: Cell, folder: Path) -> StepTrace:
+    """Start the server with the profiler at hand, measure without it, then trace."""
+    profile, deployment, engine = plan.profile, server.deployment, plan.profile.engine
+    spec, c = profile.workloads[cell.workload], cell.concurrency or 1
+    skip = steps_to_skip(c)
+    steps = skip + TRACED_STEPS + SPARE_STEPS
+    long = min(engine.max_model_len - spec.max_prompt_tokens, steps * (1 + (deployment.num_speculative_tokens or 0)))
+    prompts, warmups = cell.prompts(plan.pools[cell.workload], 0, profile.measuring.seed)
+    seed, origin, identity = profile.measuring.seed, provenance(project_root(), _uuids()), gpu_identity()
+    log_path = folder / "logs" / f"trace-{deployment.label}.log"
+    with tempfile.TemporaryDirectory(prefix="specstudy-trace-") as scratch:
+        with_profiler = deployment.model_copy(update={"flags": {**deployment.flags, **profiler_flags(Path(scratch), skip, TRACED_STEPS)}})
+        waiting = Ticker(f"starting the server for {deployment.label}")
+        with launch(with_profiler, log_path, engine=engine.name, timeout_s=engine.start_timeout_s, waiting=waiting) as running:
+            plain = measure(running, prompts, warmups, cell.arrival(seed), Sampling(spec.max_tokens, spec.temperature, cell.request_seed(seed)))
+            raise_if_failed(plain)
+            found = trace(running, prompts[:c], Path(scratch), Sampling(long, spec.temperature, cell.request_seed(seed)))
+    argv = without_port(portable(ENGINES[engine.name].argv(deployment, 0), cache_dir()))
+    kept = StepTrace(
+        allocation=origin.allocation,
+        measured_at=datetime.now(UTC),
+        profile=profile.name,
+        evidence=profile.evidence,
+        target=deployment.target,
+        quantization=deployment.quantization,
+        engine=engine.name,
+        engine_version=ENGINES[engine.name].version() or "unknown",
+        engine_variant=deployment.engine_variant,
+        method=deployment.method,
+        draft=deployment.draft,
+        num_speculative_tokens=deployment.num_speculative_tokens,
+        workload=cell.workload,
+        concurrency=c,
+        tpot_ms=plain.figures["tpot_ms_p50"],
+        acceptance_length=plain.figures.get("acceptance_length"),
+        steps=found.steps,
+        step_ms=found.step_ms,
+        idle_ms=found.idle_ms,
+        kernels=found.kernels,
+        gpu=identity.label if identity else None,
+        git_sha=origin.git_sha,
+        server_argv=argv,
+        server_env=tuple(sorted(f"{name}={value}" for name, value in deployment.env.items())),
+    )
+    path = trace_path(folder, origin.allocation, deployment.label, cell.workload, c)
+    write_trace(path, kept)
+    print(f"{deployment.label}, {cell.label}: TPOT {kept.tpot_ms:.2f} ms, traced step {kept.step_ms:.2f} ms, idle {kept.idle_ms:.2f} ms: {path}", flush=True)
+    return kept
+
+
+def _uuids() -> tuple[str, ...]:
+    identity = gpu_identity()
+    return identity.uuids if identity else ()
