@@ -111,8 +111,10 @@ def plan_text(ledger: Ledger) -> str:
     if not work:
         return f"{ledger.plan.chapter}: every cell is on disk already"
     lines = [_headline(ledger, work)]
-    prompts = 0
-    for number, together in enumerate(groups(ledger.plan, work), 1):
+    prompts, started = 0, groups(ledger.plan, work)
+    if len(started) > 1 and len(started[0]) > 1:
+        lines.append("servers of two groups share no round: a ratio of two such holds what changed on the host in between; see servers_at_once")
+    for number, together in enumerate(started, 1):
         if len(together) > 1:
             lines.append(f"group {number}: {len(together)} servers started together, measured in rounds: a repeat of each, then the next")
         for one in together:

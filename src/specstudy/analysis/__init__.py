@@ -32,7 +32,7 @@ from specstudy.analysis.price import (
 )
 from specstudy.analysis.speedup import Speedup, against, best_per_load, rivals, speedups
 from specstudy.analysis.stats import Interval, mean_interval, paired_ratio, unpaired_ratio
-from specstudy.analysis.steps import DraftingSlope, StepTime, drafting_slopes, measured_in_one_go, step_times
+from specstudy.analysis.steps import DraftingSlope, StepTime, drafting_slopes, step_times
 
 __all__ = [
     "Cell",
@@ -86,7 +86,6 @@ __all__ = [
     "latency_changes",
     "main_workload",
     "mean_interval",
-    "measured_in_one_go",
     "memory",
     "of_main_workload",
     "on_another_runner",

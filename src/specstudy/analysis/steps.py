@@ -10,7 +10,9 @@ from scipy import stats
 
 from specstudy.analysis.cells import Cell, Load, baseline_of
 from specstudy.analysis.families import Family, at, families, family_of, loads
-from specstudy.analysis.stats import Interval, mean_interval
+from specstudy.analysis.stats import CONFIDENCE, Interval, mean_interval
+
+BEYOND_CHANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,9 @@ class LackOfFit:
 class DraftingSlope:
     """Extra milliseconds of a step for each further drafted token, and at K = 0, by least squares over K.
 
-    The line is fitted in each repeat that has every K, and the interval is over those repeats. `off_line` needs two of them.
+    The line is fitted in each repeat that has every K, and the interval is over those repeats; where single K lie off the line beyond chance
+    (`off_line`, which needs two repeats) it is the line's own, from how far they lie off it, if that is wider. `one_go`: whether the repeats of a
+    K followed one another with no other K between, so that all of them had the same minutes.
     """
 
     family: Family
@@ -72,6 +76,7 @@ class DraftingSlope:
     per_token_ms: Interval
     fixed_ms: Interval
     off_line: LackOfFit | None
+    one_go: bool
 
 
 def drafting_slopes(cells: Sequence[Cell]) -> list[DraftingSlope]:
@@ -81,14 +86,30 @@ def drafting_slopes(cells: Sequence[Cell]) -> list[DraftingSlope]:
     for family in families(cells):
         for load in loads(cells):
             measured = ((k, times.get((cell.variant, cell.load))) for k, cell in at(cells, family, load).items())
-            own = {k: time for k, time in measured if time is not None}
+            own: dict[int, StepTime] = {k: time for k, time in measured if time is not None}
             shared = set.intersection(*(set(time.extra_by_repeat) for time in own.values())) if len(own) >= 3 else set()
             if shared:
                 extra = np.array([[time.extra_by_repeat[repeat] for time in own.values()] for repeat in sorted(shared)])
                 lines = [np.polyfit(list(own), repeat, 1) for repeat in extra]
                 per_token, fixed = (mean_interval([float(line[part]) for line in lines]) for part in (0, 1))
-                found.append(DraftingSlope(family, load, tuple(own), per_token, fixed, lack_of_fit(list(own), extra)))
+                off = lack_of_fit(list(own), extra)
+                if off is not None and off.p < BEYOND_CHANCE:
+                    of_line = line_intervals(list(own), extra.mean(axis=0), len(extra))
+                    per_token, fixed = (max(pair, key=lambda one: one.high - one.low) for pair in zip((per_token, fixed), of_line, strict=True))
+                one_go = measured_in_one_go([time.cell for time in own.values()])
+                found.append(DraftingSlope(family, load, tuple(own), per_token, fixed, off, one_go))
     return found
+
+
+def line_intervals(ks: Sequence[int], means: np.ndarray, repeats: int) -> tuple[Interval, Interval]:
+    """Slope and value at 0 of the least-squares line through one mean for each of three K or more, with Student's t intervals from its residuals."""
+    line = stats.linregress(ks, means)
+    t = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(ks) - 2))
+
+    def around(estimate: float, error: float) -> Interval:
+        return Interval(estimate, estimate - t * error, estimate + t * error, repeats)
+
+    return around(float(line.slope), float(line.stderr)), around(float(line.intercept), float(line.intercept_stderr))
 
 
 def lack_of_fit(ks: Sequence[int], values: np.ndarray) -> LackOfFit | None:
@@ -108,7 +129,7 @@ def lack_of_fit(ks: Sequence[int], values: np.ndarray) -> LackOfFit | None:
 
 
 def measured_in_one_go(cells: Sequence[Cell]) -> bool:
-    """Whether the repeats of most cells followed one another, with no other cell of their allocation between: then they all had the same minute."""
+    """Whether the repeats of most of these cells followed one another, with none of the others between: then they all had the same minutes."""
     begun = sorted((record.allocation, record.started_at, number) for number, cell in enumerate(cells) for record in cell.records)
     order = [number for _, _, number in begun]
     repeated = [number for number, cell in enumerate(cells) if len(cell.records) > 1]

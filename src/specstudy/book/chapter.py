@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specstudy.analysis import Cell, of_main_workload
+from specstudy.book.conditions import conditions
 from specstudy.book.served_heads import other_drafts_note
 from specstudy.book.unrecorded import unrecorded
 from specstudy.catalog import Profile, load_profile, names_in
@@ -94,6 +95,7 @@ def _shown(study: Study) -> Chapter:
         source.markdown,
         other_drafts_note(cells),
         unrecorded(study.profile, study.chapter, cells),
+        conditions(study.profile, study.chapter, cells),
     ]
     return Chapter(cells, Text("\n\n".join(part for part in [*parts, engine_note(cells).markdown] if part)))
 

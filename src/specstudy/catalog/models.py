@@ -211,7 +211,7 @@ class Measuring(StrictModel):
     start_guess_s: float = Field(default=60, gt=0, description="for the printed estimate: what a start takes on a machine that nobody has measured yet")
     tpot_guess_ms: float = Field(default=20, gt=0, description="likewise, a token of one request")
     max_schedule_lag_ms: float = Field(default=50, gt=0, description="open loop: refuse a run whose p99 lag is above")
-    servers_at_once: int = Field(default=1, ge=1, description="servers started side by side; they are measured one after the other, the rest idle")
+    servers_at_once: int = Field(default=1, ge=1, description="servers started side by side; they are measured in turns, the rest idle")
 
     @model_validator(mode="after")
     def _repeats(self) -> Measuring:

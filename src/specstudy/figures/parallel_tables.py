@@ -18,20 +18,17 @@ from specstudy.analysis import (
     family_of,
     inflection,
     inflections,
-    measured_in_one_go,
     same_k,
     speedups,
     step_times,
 )
 from specstudy.analysis.contest import contenders, fastest
 from specstudy.analysis.families import at, family_labels, loads
-from specstudy.analysis.steps import LackOfFit
+from specstudy.analysis.steps import BEYOND_CHANCE, DraftingSlope, LackOfFit
 from specstudy.figures.costs import change_text
 from specstudy.figures.parallel import fastest_over_baseline
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
 from specstudy.figures.text import Text, bullets, not_measured
-
-BEYOND_CHANCE = 0.05
 
 
 def best_k_table(cells: Sequence[Cell]) -> Table | Text:
@@ -49,6 +46,8 @@ def best_k_table(cells: Sequence[Cell]) -> Table | Text:
             row[f"{name} AL"] = with_interval(cell.interval("acceptance_length"), 2)
         rows.append({**row, "P-EAGLE / EAGLE-3": change_text(one.ratio), "verdict": one.verdict + ("" if one.same_runner else "; model runners differ")})
     note = "The best K has the highest mean throughput there. Ratio of repeats with the same prompts, 95 % interval; one that holds 1 is no difference."
+    if len(contests) > 1:
+        note += f" At 95 % one of twenty ratios is told from 1 by chance; here there are {len(contests)}."
     if pair and (apart := on_two_gpus(cells, *pair)):
         note += f" Not compared, since the two best K ran on different GPUs: {', '.join(apart)}."
     return Table(pd.DataFrame(rows), contests[0].cell.records[0].evidence, note)
@@ -69,7 +68,7 @@ def same_k_table(cells: Sequence[Cell]) -> Table | Text:
     rows = [{"K": k, **table[k]} for k in sorted(table)]
     note = "Throughput over EAGLE-3's, 95 % interval over paired repeats; no difference where it holds 1."
     if between_cells_line(cells):
-        note += " Single cells scatter by more than these intervals say, as the last section explains: trust what neighbours agree on."
+        note += " Single cells scatter by more than these intervals say, as the last section explains."
     return Table(pd.DataFrame(rows).fillna(DASH), contests[0].cell.records[0].evidence, note)
 
 
@@ -103,6 +102,7 @@ def drafting_table(cells: Sequence[Cell]) -> Table | Text:
     if not slopes:
         return not_measured("Three K or more beside a baseline")
     labels = family_labels(slope.family for slope in slopes)
+    beyond = [slope for _, slope in off_line_beyond_chance(slopes)]
     rows = [
         {
             "method": labels[slope.family],
@@ -111,45 +111,54 @@ def drafting_table(cells: Sequence[Cell]) -> Table | Text:
             "ms for each drafted token": _signed(slope.per_token_ms),
             "fixed ms": _signed(slope.fixed_ms),
             **{f"extra ms at K={k}": with_interval(_extra(cells, slope.family, slope.load, k), 2) for k in (slope.ks[0], slope.ks[-1])},
-            "off the line": _off_text(slope.off_line),
+            "off the line": DASH if slope.off_line is None else f"{slope.off_line.ratio:.1f}x" + (", beyond chance" if slope in beyond else ""),
         }
         for slope in slopes
     ]
     note = (
         "A step is mean TPOT times acceptance length; extra is what it takes beyond the baseline's TPOT at the same load, paired by repeat. It holds "
         "drafting and the wider verification together (K + 1 positions through the target), not drafting alone. Least squares over K in each repeat; "
-        "± over repeats. Off the line: how much further single K lie off it than their repeats scatter, 1 expected; an F test for lack of fit at 5 %."
+        "± over repeats or, where single K lie off the line, from how far they do. Off the line: how much further they lie off it than their repeats scatter, "
+        "1 expected; beyond chance by an F test at 5 % over all rows together."
     )
     return Table(pd.DataFrame(rows).fillna(DASH), cells[0].records[0].evidence, note)
 
 
-def _off_text(off: LackOfFit | None) -> str:
-    return DASH if off is None else f"{off.ratio:.1f}x" + (", beyond chance" if off.p < BEYOND_CHANCE else "")
+def off_line_beyond_chance(slopes: Sequence[DraftingSlope]) -> list[tuple[LackOfFit, DraftingSlope]]:
+    """The rows in which single K lie off their line by more than their repeats explain: an F test at 5 % over all rows together (Bonferroni)."""
+    tested = [(slope.off_line, slope) for slope in slopes if slope.off_line is not None]
+    return [(off, slope) for off, slope in tested if off.p < BEYOND_CHANCE / len(tested)]
 
 
 def between_cells_line(cells: Sequence[Cell]) -> str:
     """Whether steps differ between cells by more than their repeats explain, and what that means for a comparison of two cells."""
-    tested = [(slope.off_line, slope) for slope in drafting_slopes(cells) if slope.off_line is not None]
-    beyond = [(off, slope) for off, slope in tested if off.p < BEYOND_CHANCE]
+    slopes = drafting_slopes(cells)
+    beyond = off_line_beyond_chance(slopes)
     if not beyond:
         return ""
-    labels = family_labels(slope.family for _, slope in tested)
+    labels = family_labels(slope.family for slope in slopes)
     worst, where = max(beyond, key=lambda pair: pair[0].ratio)
-    why = (
-        "The repeats of a cell were measured in one go, one cell after the other, so what changed on the host from minute to minute is in no interval here"
-        if measured_in_one_go(cells)
-        else "The repeats were measured in rounds, so it isn't the host's minutes: servers differ, or the steps don't grow by a line"
-    )
+    if all(slope.one_go for _, slope in beyond):
+        why = (
+            "Either steps don't grow by a line, or the host's pace differed: the repeats of a K were measured in one go, one K after the other, so what "
+            "changes from minute to minute is in no interval here, and the loads of one server, measured one after the other too, share it"
+        )
+    else:
+        why = "Either steps don't grow by a line, or servers differ, or the host's pace did between those K that weren't measured in the same rounds"
     return (
-        f"Single cells differ by more than their intervals say: for {len(beyond)} of {len(tested)} pairs of a method and a load the steps of single K lie "
-        f"further off their line than their repeats explain, up to {worst.ratio:.1f} times as far ({labels[where.family]} at {where.load.label}). {why}. "
-        "A verdict on two cells that only just leaves 1 out is weaker than it looks; what holds over a row of K or of loads is firmer."
+        f"Single cells differ by more than their intervals say: for {len(beyond)} of {sum(slope.off_line is not None for slope in slopes)} pairs of a method "
+        f"and a load the steps of single K lie further off their line than their repeats explain, up to {worst.ratio:.1f} times as far "
+        f"({labels[where.family]} at {where.load.label}). {why}. A verdict on two cells is weaker than its interval makes it look."
     )
 
 
 def _signed(interval: Interval) -> str:
     told = with_interval(interval, 3)
-    return f"{told}, no difference from 0" if interval.n > 1 and not interval.excludes(0.0) else told
+    return told if _differs(interval) else f"{told}, no difference from 0"
+
+
+def _differs(interval: Interval) -> bool:
+    return interval.n < 2 or interval.excludes(0.0)
 
 
 def _extra(cells: Sequence[Cell], family: object, load: object, k: int) -> Interval | None:
@@ -197,10 +206,21 @@ def end_text(end: Inflection) -> str:
         unsure = "" if not math.isfinite(end.low) else "; none isn't excluded" if end.low == 0 else f"; an end from {end.low:.1f} on isn't excluded"
         return f"P-EAGLE's ratio stays above 1 up to {last} requests in flight, the highest load{unsure}"
     if end.returns:
-        return f"P-EAGLE's ratio is below 1 at {first} requests in flight, the lowest load compared, and above 1 further up"
+        lowest, rest = end.contests[0], end.contests[1:]
+        at = f"at {first} requests in flight, the lowest load compared, P-EAGLE's ratio is {_side(lowest)}"
+        return f"{at}, and further up at most {max(one.ratio.estimate for one in rest):.2f}, {_told_apart(rest)}"
     bound = "the highest load" if math.isinf(end.high) else f"{end.high:.1f} requests"
     open_to = "" if math.isnan(end.high) or end.high == 0 else f"; an advantage up to {bound} isn't excluded"
     return f"P-EAGLE has no advantage to lose: its ratio is below 1 at {first} requests in flight, the lowest load compared{open_to}"
+
+
+def _side(contest: Speedup) -> str:
+    return f"{contest.ratio.estimate:.2f}" + (", no difference" if contest.verdict == "no difference" else "")
+
+
+def _told_apart(contests: Sequence[Speedup]) -> str:
+    sure = [str(one.cell.load.concurrency) for one in contests if one.verdict == "faster"]
+    return f"above 1 beyond its interval at {', '.join(sure)}" if sure else "nowhere above 1 beyond its interval"
 
 
 def over_baseline_lines(cells: Sequence[Cell], pair: tuple[Family, Family]) -> list[str]:
@@ -254,7 +274,7 @@ def _slope_lines(cells: Sequence[Cell]) -> list[str]:
     lowest = [slope for slope in slopes if slope.load == slopes[0].load] if slopes else []
     labels = family_labels(slope.family for slope in lowest)
     return [
-        f"{labels[slope.family]} at {slope.load.label}: each further drafted token adds {_signed(slope.per_token_ms)} ms to a step, "
-        "drafting and wider verification together."
+        f"{labels[slope.family]} at {slope.load.label}: each further drafted token adds {with_interval(slope.per_token_ms, 3)} ms to a step"
+        f"{'' if _differs(slope.per_token_ms) else ', no difference from 0'}, drafting and wider verification together."
         for slope in lowest
     ]

@@ -40,6 +40,7 @@ REQUESTS_SCHEMA = pa.schema(
 # Times are kept to the microsecond, as decimals: what is below that is the clock's noise, and half of the file's size.
 TIMES = ("scheduled_s", "sent_s", "first_token_s", "last_token_s")
 MICROSECONDS = pa.decimal128(16, 6)
+LONGEST_S = 1e9  # what the clocks of a run give is far below
 # Bytes of like weight lie together, which packs times and gaps better by a quarter than plain values do.
 SPLIT = ("index", *TIMES, "prompt_tokens", "completion_tokens", "chunks", "chunk_gap_us.list.element")
 AS_DICTIONARY = ("record_id", "prompt_id", "status", "error", "chunk_tokens.list.element")
@@ -91,10 +92,13 @@ def load_records(path: Path) -> Loaded:
 
 
 def write_requests(requests: pa.Table, path: Path) -> None:
-    """Write requests as a Parquet file with checksums, times to the microsecond; raises OSError.
+    """Write requests as a Parquet file with checksums, times to the microsecond; raises OSError, and RecordError for a time that is none.
 
     `scheduled_s` is left empty where it equals `sent_s`, as in every closed loop.
     """
+    for name in TIMES:
+        if len(impossible := requests.filter(pc.invert(pc.less(pc.abs(requests[name]), LONGEST_S)))):  # nan is less than nothing
+            raise RecordError(f"{path}: {name} of a request is {impossible[name][0].as_py()}; a time is a number of seconds under {LONGEST_S:g}")
     scheduled = pc.if_else(pc.equal(requests["scheduled_s"], requests["sent_s"]), None, requests["scheduled_s"])
     kept = _with(requests, "scheduled_s", scheduled)
     for name in TIMES:
@@ -119,11 +123,12 @@ def load_requests(path: Path) -> pa.Table:
         times = {field.name: field for field in pq.read_schema(path) if field.name in TIMES}
         held = pa.schema([times.get(field.name, field) for field in REQUESTS_SCHEMA])
         requests = pq.read_table(path, schema=held, page_checksum_verification=True)
+        for name, field in times.items():
+            if pa.types.is_decimal(field.type):
+                requests = _with(requests, name, _seconds(requests[name]))
+        requests = requests.cast(REQUESTS_SCHEMA)
     except (pa.ArrowException, OSError) as error:
         raise RecordError(f"{path} is no readable parquet file: {error}") from error
-    for name, field in times.items():
-        if pa.types.is_decimal(field.type):
-            requests = _with(requests, name, _seconds(requests[name]))
     return _with(requests, "scheduled_s", pc.coalesce(requests["scheduled_s"], requests["sent_s"]))
 
 

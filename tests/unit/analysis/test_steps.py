@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.standin.synthetic import cell, record, repeats
 
-from specstudy.analysis import Cell, drafting_slopes, measured_in_one_go, step_times
-from specstudy.analysis.steps import lack_of_fit
+from specstudy.analysis import Cell, drafting_slopes, step_times
+from specstudy.analysis.steps import lack_of_fit, line_intervals, measured_in_one_go
 
 
 def drafting(k: int, tpot_ms: list[float], lengths: list[float], method: str = "eagle3", **more: Any) -> Cell:
@@ -68,6 +68,22 @@ def test_the_lack_of_fit_by_hand() -> None:
     assert (found.ratio, found.p) == pytest.approx((6**0.5, 1 - 0.75**0.5))
 
 
+def test_a_lines_own_interval_by_hand() -> None:
+    """Means 1, 2, 6 at K = 1, 2, 3 leave 1.5 squared on 1 degree of freedom; K scatters by 2 about its mean 2. t(0.975, 1) = 12.706."""
+    slope, at_zero = line_intervals([1, 2, 3], np.array([1.0, 2.0, 6.0]), 4)
+    assert (slope.estimate, slope.high - slope.estimate) == pytest.approx((2.5, 12.706 * (1.5 / 2) ** 0.5), rel=1e-4)
+    assert (at_zero.estimate, at_zero.estimate - at_zero.low) == pytest.approx((-2.0, 12.706 * (1.5 * (1 / 3 + 4 / 2)) ** 0.5), rel=1e-4)
+    assert slope.n == 4
+
+
+def test_where_single_k_lie_off_the_line_its_interval_is_the_lines_own() -> None:
+    """Repeats agree to 0.01 ms, the K don't make a line: over repeats the slope would be known to a hundredth."""
+    cells = [repeats([0.5, 0.5], "tpot_ms_mean"), *(drafting(k, [t, t + 0.01 * k * (-1) ** k], [1.0, 1.0]) for k, t in ((1, 1.5), (2, 2.5), (3, 6.5)))]
+    (found,) = drafting_slopes(cells)
+    assert found.off_line is not None and found.off_line.p < 0.05
+    assert found.per_token_ms.high - found.per_token_ms.estimate == pytest.approx(12.706 * 0.75**0.5, rel=0.02)
+
+
 def test_what_a_whole_repeat_has_in_common_is_no_scatter() -> None:
     """Each repeat has prompts of its own; 10 ms more in one of them for every K says nothing about the line."""
     found = lack_of_fit([1, 2, 3], np.array([[11.5, 11.5, 16.0], [0.5, 2.5, 6.0]]))
@@ -87,3 +103,15 @@ def at_minutes(k: int, minutes: list[int]) -> Cell:
 def test_repeats_in_one_go_are_told_from_repeats_in_rounds() -> None:
     assert measured_in_one_go([at_minutes(1, [0, 1, 2]), at_minutes(2, [3, 4, 5])])
     assert not measured_in_one_go([at_minutes(1, [0, 2, 4]), at_minutes(2, [1, 3, 5])])
+
+
+def test_loads_that_take_turns_are_no_rounds_of_the_k() -> None:
+    """One server after the other, its loads in rounds: each K still had minutes of its own."""
+
+    def at(k: int, c: int, minutes: tuple[int, int]) -> Cell:
+        own = {"method": "eagle3", "draft": "e", "num_speculative_tokens": k} if k else {"method": "none"}
+        timed = {"tpot_ms_mean": 1.0 + k, "acceptance_length": 1.0 if k else None, "concurrency": c}
+        return cell([record(repeat=i, started_at=f"2026-01-01T00:{m:02}:00Z", **own, **timed) for i, m in enumerate(minutes)])
+
+    slopes = drafting_slopes([at(k, c, (4 * k + half, 4 * k + half + 2)) for k in range(4) for half, c in enumerate((1, 2))])
+    assert [slope.one_go for slope in slopes] == [True, True]

@@ -25,7 +25,7 @@ ORDER = [
     {"plan"},
     {"deploy"},
     {"runner"},
-    {"study"},
+    {"study", "tracing"},
     {"book"},
     {"whole"},
     {"cli_train", "cli_shapes"},

@@ -218,6 +218,15 @@ def test_times_are_kept_to_the_microsecond_and_no_further(record: MakeRecord, ro
     assert [found[name] for name in ("scheduled_s", "sent_s", "first_token_s", "last_token_s")] == [12.345678, 12.345679, 3600.0, 0.3]
 
 
+@pytest.mark.parametrize("time_s", [float("nan"), float("inf"), -float("inf"), 1e9, 2e10])
+def test_a_time_that_is_none_is_refused_and_what_was_there_stays(record: MakeRecord, row: MakeRow, path: Path, time_s: float) -> None:
+    append(path.parent, record(), [row()])
+    with pytest.raises(RecordError, match="first_token_s of a request is"):
+        append(path.parent, record(record_id="later"), [row(first_token_s=time_s)])
+    assert load_requests(path.with_suffix(".requests.parquet")).num_rows == 1
+    assert len(load_records(path).records) == 1
+
+
 def test_requests_of_an_older_file_whose_times_are_floats_are_read_and_gone_on_with(record: MakeRecord, row: MakeRow, path: Path) -> None:
     requests = path.with_suffix(".requests.parquet")
     older = row(scheduled_s=12.3456784, sent_s=12.3456786)

@@ -1,0 +1,42 @@
+"""What a page says of cells that weren't measured under like conditions, or fewer times than planned."""
+
+from __future__ import annotations
+
+import pytest
+from tests.standin.synthetic import cell, record
+
+from specstudy.analysis import Cell
+from specstudy.book.conditions import conditions
+from specstudy.catalog import load_profile
+
+CHAPTER = "05_peagle"
+
+
+def measured(k: int, concurrency: int, others: list[float | None]) -> Cell:
+    own = {"method": "eagle3", "draft": "smollm2-135m-eagle3", "num_speculative_tokens": k, "workload": "chat-64", "concurrency": concurrency}
+    return cell([record(repeat=i, host_other_cpu_share=share, **own) for i, share in enumerate(others)])
+
+
+@pytest.mark.parametrize("others", [0.05, None])
+def test_nothing_is_said_of_cells_that_are_whole_and_alike(others: float | None) -> None:
+    assert conditions(load_profile("h200-smollm2"), CHAPTER, [measured(k, 1, [others] * 5) for k in (1, 2, 3)]) == ""
+
+
+def test_cells_with_fewer_repeats_than_the_profile_asks_for_are_counted() -> None:
+    cells = [measured(1, 1, [None] * 5), measured(2, 1, [None] * 4), measured(3, 1, [None] * 3)]
+    assert conditions(load_profile("h200-smollm2"), CHAPTER, cells) == "**Fewer repeats than planned:** in 2 of 3 cells 3 to 4, where the profile asks for 5."
+
+
+def test_a_sections_own_number_of_repeats_is_what_is_asked_for_and_a_load_outside_the_plan_asks_for_none() -> None:
+    own = {"method": "eagle3", "draft": "smollm2-135m-eagle3", "num_speculative_tokens": 5, "concurrency": 8}
+    whole = cell([record(repeat=i, workload="humaneval", **own) for i in range(3)])
+    unplanned = cell([record(workload="something", **own)])
+    assert conditions(load_profile("h200-smollm2"), "04_eagle3", [whole, unplanned]) == ""
+
+
+def test_cells_beside_which_the_host_did_more_or_less_are_named() -> None:
+    """Median 5 %; 28 % is more, 1 % less, and 7 % is within three points."""
+    cells = [measured(k, 1, [share] * 5) for k, share in enumerate((0.05, 0.05, 0.07, 0.28, 0.01), 1)]
+    told = conditions(load_profile("h200-smollm2"), CHAPTER, cells)
+    assert "other processes took 5% of its processor time beside the median cell, and at least 3 points more or less beside these: " in told
+    assert "smollm2-135m-eagle3 K=4 at chat-64 c=1 (28%); smollm2-135m-eagle3 K=5 at chat-64 c=1 (1%). " in told and "K=3" not in told
