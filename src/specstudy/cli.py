@@ -254,9 +254,9 @@ def trace(
     folder = results_dir.resolve() / found.name
     check_writable("results_dir", folder / "trace.json")
     traces = trace_chapter(found, chapter, folder, only or (), concurrency)
-    table = RichTable("server", "TPOT ms", "traced step ms", "idle ms", *KINDS, title=f"{chapter}, ms a step at {concurrency} in flight")
+    table = RichTable("server", "step ms", "traced step ms", "idle ms", *KINDS, title=f"{chapter}, ms a step at {concurrency} in flight")
     for one in traces:
-        table.add_row(one.label, f"{one.tpot_ms:.2f}", f"{one.step_ms:.2f}", f"{one.idle_ms:.2f}", *(f"{one.ms_of(kind):.2f}" for kind in KINDS))
+        table.add_row(one.label, f"{one.untraced_step_ms:.2f}", f"{one.step_ms:.2f}", f"{one.idle_ms:.2f}", *(f"{one.ms_of(kind):.2f}" for kind in KINDS))
     Console(width=None if sys.stdout.isatty() else 150).print(table)
 
 

@@ -11,21 +11,21 @@ from specstudy.catalog import Profile
 from specstudy.catalog.paths import cache_dir, project_root
 from specstudy.errors import ConfigError, SpecstudyError, StudyError
 from specstudy.measure import Sampling, check_device, gpu_identity, measure
-from specstudy.measure.trace import profiler_flags, raise_if_failed, steps_to_skip, trace
+from specstudy.measure.trace import profiler_flags, raise_if_unsteady, steps_of_load, steps_to_skip, trace
 from specstudy.plan import Cell, Plan, ServerPlan, make_plan
 from specstudy.progress import Ticker, tell
-from specstudy.records import portable, provenance, without_port
+from specstudy.records import RecordStore, portable, provenance, without_port
 from specstudy.records.trace import StepTrace, trace_path, write_trace
 from specstudy.serving import ENGINES, launch
 
 TRACED_STEPS = 24
-SPARE_STEPS = 16  # the requests of a load don't begin in the same step
 
 
 def trace_chapter(profile: Profile, chapter: str, folder: Path, names: Sequence[str] = (), concurrency: int = 1) -> list[StepTrace]:
     """Trace each of the chapter's servers at one of its closed loads and keep the traces in `folder`.
 
-    Raises ConfigError before anything starts, StudyError at the end if a server failed; the others' traces are kept.
+    Raises ConfigError before anything starts, StoreBusyError while the chapter is being measured into the folder, StudyError at the end if a server
+    failed; the others' traces are kept.
     """
     if profile.hardware != "gpu":
         raise ConfigError("profile", profile.name, "a profile for a GPU: on a CPU no kernel of its own takes a step's time")
@@ -36,12 +36,13 @@ def trace_chapter(profile: Profile, chapter: str, folder: Path, names: Sequence[
         raise ConfigError.unknown("concurrency", concurrency, known)
     check_device(profile.hardware)
     traces, failures = [], []
-    for server, cell in loads:
-        try:
-            traces.append(_trace_one(plan, server, cell, folder))
-        except SpecstudyError as error:
-            failures.append(f"{server.deployment.label}: {error}")
-            print(f"FAILED {failures[-1]}", flush=True)
+    with RecordStore.writing(folder, chapter):  # nobody measures beside a server that is being traced
+        for server, cell in loads:
+            try:
+                traces.append(_trace_one(plan, server, cell, folder))
+            except SpecstudyError as error:
+                failures.append(f"{server.deployment.label}: {error}")
+                print(f"FAILED {failures[-1]}", flush=True)
     if failures:
         raise StudyError(f"{chapter}: {len(failures)} of {len(loads)} servers weren't traced; the others' traces are on disk.\n" + "\n".join(failures))
     return traces
@@ -55,24 +56,24 @@ def _trace_one(plan: Plan, server: ServerPlan, cell: Cell, folder: Path) -> Step
     """Start the server with the profiler at hand, measure without it, then trace."""
     profile, deployment, engine = plan.profile, server.deployment, plan.profile.engine
     spec, c = profile.workloads[cell.workload], cell.concurrency or 1
-    skip = steps_to_skip(c)
-    steps = skip + TRACED_STEPS + SPARE_STEPS
-    long = min(engine.max_model_len - spec.max_prompt_tokens, steps * (1 + (deployment.num_speculative_tokens or 0)))
+    lasting = steps_of_load(c, TRACED_STEPS) * (1 + (deployment.num_speculative_tokens or 0))
+    longest = min(deployment.max_model_len - spec.max_prompt_tokens, lasting)
     prompts, warmups = cell.prompts(plan.pools[cell.workload], 0, profile.measuring.seed)
     seed, origin, identity = profile.measuring.seed, provenance(project_root(), _uuids()), gpu_identity()
     log_path = folder / "logs" / f"trace-{deployment.label}.log"
     with tempfile.TemporaryDirectory(prefix="specstudy-trace-") as scratch:
-        with_profiler = deployment.model_copy(update={"flags": {**deployment.flags, **profiler_flags(Path(scratch), skip, TRACED_STEPS)}})
+        with_profiler = deployment.model_copy(update={"flags": {**deployment.flags, **profiler_flags(Path(scratch), steps_to_skip(c), TRACED_STEPS)}})
         waiting = Ticker(f"starting the server for {deployment.label}")
         with launch(with_profiler, log_path, engine=engine.name, timeout_s=engine.start_timeout_s, waiting=waiting) as running:
             plain = measure(running, prompts, warmups, cell.arrival(seed), Sampling(spec.max_tokens, spec.temperature, cell.request_seed(seed)))
-            raise_if_failed(plain)
-            found = trace(running, prompts[:c], Path(scratch), Sampling(long, spec.temperature, cell.request_seed(seed)))
+            raise_if_unsteady(plain)
+            found = trace(running, prompts[:c], Path(scratch), Sampling(longest, spec.temperature, cell.request_seed(seed)))
     argv = without_port(portable(ENGINES[engine.name].argv(deployment, 0), cache_dir()))
     kept = StepTrace(
         allocation=origin.allocation,
         measured_at=datetime.now(UTC),
         profile=profile.name,
+        chapter=plan.chapter,
         evidence=profile.evidence,
         target=deployment.target,
         quantization=deployment.quantization,
@@ -82,9 +83,11 @@ def _trace_one(plan: Plan, server: ServerPlan, cell: Cell, folder: Path) -> Step
         method=deployment.method,
         draft=deployment.draft,
         num_speculative_tokens=deployment.num_speculative_tokens,
+        imposed_acceptance_length=deployment.imposed_acceptance_length,
         workload=cell.workload,
         concurrency=c,
         tpot_ms=plain.figures["tpot_ms_p50"],
+        untraced_step_ms=plain.figures["chunk_gap_ms_p50"],
         acceptance_length=plain.figures.get("acceptance_length"),
         steps=found.steps,
         step_ms=found.step_ms,
@@ -95,9 +98,10 @@ def _trace_one(plan: Plan, server: ServerPlan, cell: Cell, folder: Path) -> Step
         server_argv=argv,
         server_env=tuple(sorted(f"{name}={value}" for name, value in deployment.env.items())),
     )
-    path = trace_path(folder, origin.allocation, deployment.label, cell.workload, c)
+    path = trace_path(folder, plan.chapter, origin.allocation, deployment.label, cell.workload, c)
     write_trace(path, kept)
-    print(f"{deployment.label}, {cell.label}: TPOT {kept.tpot_ms:.2f} ms, traced step {kept.step_ms:.2f} ms, idle {kept.idle_ms:.2f} ms: {path}", flush=True)
+    steps_told = f"step {kept.untraced_step_ms:.2f} ms, traced {kept.step_ms:.2f} ms"
+    print(f"{deployment.label}, {cell.label}: TPOT {kept.tpot_ms:.2f} ms, {steps_told}, idle {kept.idle_ms:.2f} ms: {path}", flush=True)
     return kept
 
 

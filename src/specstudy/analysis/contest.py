@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from specstudy.analysis.cells import Cell
+from specstudy.analysis.alike import alike
+from specstudy.analysis.cells import Cell, Load, baseline_of
 from specstudy.analysis.families import Family, at, families, loads
 from specstudy.analysis.speedup import Speedup, against
 from specstudy.analysis.stats import CONFIDENCE
@@ -36,15 +37,23 @@ def same_k(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[Speedup]
 def best_k(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[Speedup]:
     """`ours` over `theirs` at each load, each at the K with its highest mean throughput there.
 
-    The K are chosen by the same repeats that the ratio is taken from, so a near tie between two K flatters both sides alike.
+    The K are chosen by the same repeats that the ratio is taken from, so a near tie between two K flatters both sides alike; and among the cells
+    beside which the host did as much as beside their baseline, where there are such.
     """
     found = []
     for load in loads(cells):
-        mine, other = fastest(list(at(cells, ours, load).values())), fastest(list(at(cells, theirs, load).values()))
+        mine, other = (fastest(chosen_from(cells, family, load)) for family in (ours, theirs))
         contest = against(mine, other) if mine is not None and other is not None else None
         if contest is not None:
             found.append(contest)
     return found
+
+
+def chosen_from(cells: Sequence[Cell], family: Family, load: Load) -> list[Cell]:
+    """A family's cells at a load that were measured under conditions like their baseline's; all where none was, or there is no baseline."""
+    own = list(at(cells, family, load).values())
+    like = [cell for cell in own if (baseline := baseline_of(cell, cells)) is not None and alike(cell, baseline)]
+    return like or own
 
 
 def fastest(cells: Sequence[Cell]) -> Cell | None:

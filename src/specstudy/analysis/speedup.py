@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specstudy.analysis.alike import alike
 from specstudy.analysis.cells import Cell, with_baseline
 from specstudy.analysis.stats import Interval, paired_ratio
 
@@ -35,6 +36,11 @@ class Speedup:
     def same_runner(self) -> bool:
         """Whether both ran on the same of vLLM's model runners; otherwise the ratio measures the runner too."""
         return {record.model_runner for record in self.cell.records} == {record.model_runner for record in self.baseline.records}
+
+    @property
+    def alike(self) -> bool:
+        """Whether the host did about the same beside both; otherwise part of the ratio may be due to that."""
+        return alike(self.cell, self.baseline)
 
     @property
     def flagged(self) -> bool:
@@ -73,10 +79,16 @@ def rivals(best: Speedup, found: Sequence[Speedup]) -> list[Speedup]:
     return [one for one in same_load if one.ratio.overlaps(best.ratio)]
 
 
+def choosable(found: Sequence[Speedup]) -> list[Speedup]:
+    """Those that a best one may be chosen from: measured under conditions like the baseline's, or all of a load where none was."""
+    like = {one.cell.load for one in found if one.alike}
+    return [one for one in found if one.alike or one.cell.load not in like]
+
+
 def best_per_load(found: Sequence[Speedup]) -> list[Speedup]:
-    """The highest ratio at each load, in the order of the loads."""
+    """The highest ratio at each load of those that are `choosable`, in the order of the loads."""
     best: dict[object, Speedup] = {}
-    for speedup in found:
+    for speedup in choosable(found):
         held = best.get(speedup.cell.load)
         if held is None or speedup.ratio.estimate > held.ratio.estimate:
             best[speedup.cell.load] = speedup

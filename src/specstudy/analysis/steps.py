@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -65,9 +65,9 @@ class LackOfFit:
 class DraftingSlope:
     """Extra milliseconds of a step for each further drafted token, and at K = 0, by least squares over K.
 
-    The line is fitted in each repeat that has every K, and the interval is over those repeats; where single K lie off the line beyond chance
-    (`off_line`, which needs two repeats) it is the line's own, from how far they lie off it, if that is wider. `one_go`: whether the repeats of a
-    K followed one another with no other K between, so that all of them had the same minutes.
+    The line is fitted in each repeat that has every K, and the interval is over those repeats. `off_line` needs two of them; where by it single K lie
+    off the line beyond chance, at 5 % over all rows together (Bonferroni), the interval is the line's own if that is wider, from how far they do.
+    `one_go`: whether the repeats of a K followed one another with no other K between, so that all of them had the same minutes.
     """
 
     family: Family
@@ -77,6 +77,7 @@ class DraftingSlope:
     fixed_ms: Interval
     off_line: LackOfFit | None
     one_go: bool
+    beyond_chance: bool = False
 
 
 def drafting_slopes(cells: Sequence[Cell]) -> list[DraftingSlope]:
@@ -92,13 +93,16 @@ def drafting_slopes(cells: Sequence[Cell]) -> list[DraftingSlope]:
                 extra = np.array([[time.extra_by_repeat[repeat] for time in own.values()] for repeat in sorted(shared)])
                 lines = [np.polyfit(list(own), repeat, 1) for repeat in extra]
                 per_token, fixed = (mean_interval([float(line[part]) for line in lines]) for part in (0, 1))
-                off = lack_of_fit(list(own), extra)
-                if off is not None and off.p < BEYOND_CHANCE:
-                    of_line = line_intervals(list(own), extra.mean(axis=0), len(extra))
-                    per_token, fixed = (max(pair, key=lambda one: one.high - one.low) for pair in zip((per_token, fixed), of_line, strict=True))
                 one_go = measured_in_one_go([time.cell for time in own.values()])
-                found.append(DraftingSlope(family, load, tuple(own), per_token, fixed, off, one_go))
-    return found
+                of_line = line_intervals(list(own), extra.mean(axis=0), len(extra))
+                found.append((DraftingSlope(family, load, tuple(own), per_token, fixed, lack_of_fit(list(own), extra), one_go), of_line))
+    tested = sum(slope.off_line is not None for slope, _ in found)
+    return [_widened(slope, of_line) if slope.off_line is not None and slope.off_line.p < BEYOND_CHANCE / tested else slope for slope, of_line in found]
+
+
+def _widened(slope: DraftingSlope, of_line: tuple[Interval, Interval]) -> DraftingSlope:
+    per_token, fixed = (max(pair, key=lambda one: one.high - one.low) for pair in zip((slope.per_token_ms, slope.fixed_ms), of_line, strict=True))
+    return replace(slope, per_token_ms=per_token, fixed_ms=fixed, beyond_chance=True)
 
 
 def line_intervals(ks: Sequence[int], means: np.ndarray, repeats: int) -> tuple[Interval, Interval]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 from specstudy.analysis import Cell
+from specstudy.analysis.alike import APART, alike, host_share
+from specstudy.analysis.cells import with_baseline
 from specstudy.book.unrecorded import load_key, planned_sections
 from specstudy.catalog import Profile
 
-# Of all processor time. Two cells that are further apart in it may differ in speed for that alone: a step of a small model is the host's work.
-APART = 0.03
-
 
 def conditions(profile: Profile, chapter: str, cells: Sequence[Cell]) -> str:
-    """Markdown sentences; empty where every cell has its repeats and other processes took the same share of the host."""
+    """Markdown sentences; empty where every cell has its repeats and what else ran on the host took about as much of it as beside the baseline."""
     return "\n\n".join(part for part in (_few_repeats(profile, chapter, cells), _host_shares(cells)) if part)
 
 
@@ -24,7 +22,7 @@ def _few_repeats(profile: Profile, chapter: str, cells: Sequence[Cell]) -> str:
         wanted = _wanted_repeats(profile, chapter, cell)
         if wanted is not None and len(cell.records) < wanted:
             short.setdefault(wanted, []).append(len(cell.records))
-    told = (f"in {len(have)} of {len(cells)} cells {_span(have)}, where the profile asks for {wanted}" for wanted, have in sorted(short.items()))
+    told = (f"in {len(have)} of {len(cells)} cells {_span(have)}, where the profile now asks for {wanted}" for wanted, have in sorted(short.items()))
     return f"**Fewer repeats than planned:** {'; '.join(told)}." if short else ""
 
 
@@ -44,18 +42,14 @@ def _span(counts: Sequence[int]) -> str:
 
 
 def _host_shares(cells: Sequence[Cell]) -> str:
-    shares = {id(cell): share.estimate for cell in cells if (share := cell.interval("host_other_cpu_share")) is not None}
-    if not shares:
-        return ""
-    usual = median(shares.values())
-    apart: dict[str, list[tuple[str, float]]] = {}
-    for cell in cells:
-        if (own := shares.get(id(cell))) is not None and abs(own - usual) > APART:
-            apart.setdefault(cell.label, []).append((cell.load.label, own))
+    apart: dict[str, list[str]] = {}
+    for cell, baseline in with_baseline(cells):
+        if not alike(cell, baseline):
+            apart.setdefault(cell.label, []).append(f"{cell.load.label} ({host_share(cell):.0%} against {host_share(baseline):.0%})")
     if not apart:
         return ""
-    told = "; ".join(f"{label} at {', '.join(f'{load} ({taken:.0%})' for load, taken in loads)}" for label, loads in apart.items())
+    told = "; ".join(f"{label} at {', '.join(loads)}" for label, loads in apart.items())
     return (
-        f"**Not alike in what else ran on the host:** other processes took {usual:.0%} of its processor time beside the median cell, and at least "
-        f"{APART * 100:.0f} points more or less beside these: {told}. A difference from others may be due to that."
+        f"**Not alike in what else ran on the host:** its processors did at least {APART * 100:.0f} points more or less of other work, idle servers and "
+        f"neighbouring runs of this study included, beside these cells than beside their baseline: {told}. Part of their ratios may be due to that."
     )

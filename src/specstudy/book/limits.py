@@ -23,13 +23,13 @@ def machine_limits(cells: Sequence[Cell], mode: str = "recorded", results_dir: s
 
 
 def step_traces(cells: Sequence[Cell], mode: str = "recorded", results_dir: str | None = None) -> list[StepTrace]:
-    """The decode steps that were traced in the cells' allocations, in the order of their making; nothing where nobody ran `specstudy trace` there.
+    """The decode steps of the cells' chapter that were traced in their allocations, by the time of tracing; nothing where nobody ran `specstudy trace`.
 
     Raises RecordError for a file that is something else.
     """
     folder, allocations = results_folder(mode, results_dir), frozenset(cell.allocation for cell in cells)
-    profiles = dict.fromkeys(cell.records[0].profile for cell in cells)
-    return [trace for profile in profiles for trace in read_traces(folder / profile, allocations)]
+    found = dict.fromkeys((cell.records[0].profile, cell.records[0].chapter) for cell in cells)
+    return [trace for profile, chapter in found for trace in read_traces(folder / profile, chapter, allocations)]
 
 
 def cell_shares(cells: Sequence[Cell], mode: str = "recorded", results_dir: str | None = None) -> list[Share]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from specstudy.analysis import Cell, best_per_load, decode_speedups, decode_throughputs, speedups
-from specstudy.figures.prose import apart_text
+from specstudy.figures.prose import apart_text, left_out_text
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
 from specstudy.figures.text import NO_RECORDS, NOTHING_TO_COMPARE, Text, bullets
 
@@ -47,7 +47,7 @@ def decode_conclusion(cells: Sequence[Cell]) -> Text:
     found = decode_speedups(cells)
     for best in best_per_load(found):
         line = f"Decoding alone, the highest at {best.cell.load.label} is {best.cell.variant.label}: {ratio_text(best.ratio)} of the baseline, {best.verdict}"
-        line += apart_text(best, found)
+        line += apart_text(best, found) + left_out_text(best, found)
         end_to_end = whole.get(id(best.cell))
         lines.append(f"{line}; end to end {ratio_text(end_to_end.ratio)}." if end_to_end else f"{line}.")
     return bullets(lines) if lines else NOTHING_TO_COMPARE

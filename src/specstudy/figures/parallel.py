@@ -12,6 +12,7 @@ from matplotlib.colors import TwoSlopeNorm
 from specstudy.analysis import Cell, Family, Speedup, best_k, families, family_of, same_k, speedups, step_times
 from specstudy.analysis.contest import contenders
 from specstudy.analysis.families import family_labels
+from specstudy.analysis.speedup import choosable
 from specstudy.catalog.published import published_ratios
 from specstudy.figures.picture import Panels, Picture, canvas
 from specstudy.figures.style import bars, concurrency_axis, family_style, legend_above, short_names
@@ -46,11 +47,11 @@ def best_speedup(cells: Sequence[Cell]) -> Picture | Text:
 
 
 def fastest_over_baseline(found: Sequence[Speedup], family: Family) -> list[Speedup]:
-    """A family's highest ratio at each concurrency, in rising order."""
+    """A family's highest ratio at each concurrency of those that are `choosable`, in rising order."""
     best: dict[int, Speedup] = {}
-    for one in found:
+    for one in choosable([one for one in found if family_of(one.cell.variant) == family]):
         c = one.cell.load.concurrency
-        if family_of(one.cell.variant) == family and c and (c not in best or one.ratio.estimate > best[c].ratio.estimate):
+        if c and (c not in best or one.ratio.estimate > best[c].ratio.estimate):
             best[c] = one
     return [best[c] for c in sorted(best)]
 

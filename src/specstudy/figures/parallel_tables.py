@@ -22,13 +22,15 @@ from specstudy.analysis import (
     speedups,
     step_times,
 )
-from specstudy.analysis.contest import contenders, fastest
-from specstudy.analysis.families import at, family_labels, loads
-from specstudy.analysis.steps import BEYOND_CHANCE, DraftingSlope, LackOfFit
+from specstudy.analysis.alike import APART
+from specstudy.analysis.contest import chosen_from, contenders, fastest
+from specstudy.analysis.families import family_labels, loads
 from specstudy.figures.costs import change_text
 from specstudy.figures.parallel import fastest_over_baseline
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
 from specstudy.figures.text import Text, bullets, not_measured
+
+MARK = " †"
 
 
 def best_k_table(cells: Sequence[Cell]) -> Table | Text:
@@ -45,7 +47,10 @@ def best_k_table(cells: Sequence[Cell]) -> Table | Text:
             row[f"{name} tokens/s"] = with_interval(cell.interval("output_tokens_per_s"))
             row[f"{name} AL"] = with_interval(cell.interval("acceptance_length"), 2)
         rows.append({**row, "P-EAGLE / EAGLE-3": change_text(one.ratio), "verdict": one.verdict + ("" if one.same_runner else "; model runners differ")})
-    note = "The best K has the highest mean throughput there. Ratio of repeats with the same prompts, 95 % interval; one that holds 1 is no difference."
+    note = (
+        "The best K has the highest mean throughput of those measured under conditions like their baseline's. Ratio of repeats with the same prompts, 95 % "
+        "interval; one that holds 1 is no difference."
+    )
     if len(contests) > 1:
         note += f" At 95 % one of twenty ratios is told from 1 by chance; here there are {len(contests)}."
     if pair and (apart := on_two_gpus(cells, *pair)):
@@ -64,9 +69,11 @@ def same_k_table(cells: Sequence[Cell]) -> Table | Text:
         sure = one.verdict in ("faster", "slower") or one.ratio.n < 2
         table.setdefault(one.cell.variant.num_speculative_tokens or 0, {})[f"c={one.cell.load.concurrency}"] = (
             ratio_text(one.ratio) if sure else "no difference"
-        )
+        ) + ("" if one.alike else MARK)
     rows = [{"K": k, **table[k]} for k in sorted(table)]
     note = "Throughput over EAGLE-3's, 95 % interval over paired repeats; no difference where it holds 1."
+    if not all(one.alike for one in contests):
+        note += f" {MARK.strip()}: the host did at least {APART * 100:.0f} points more or less beside one of the two."
     if between_cells_line(cells):
         note += " Single cells scatter by more than these intervals say, as the last section explains."
     return Table(pd.DataFrame(rows).fillna(DASH), contests[0].cell.records[0].evidence, note)
@@ -82,7 +89,7 @@ def inflection_table(cells: Sequence[Cell]) -> Table | Text:
         return not_measured("P-EAGLE beside EAGLE-3 at two concurrencies or more")
     rows = [
         {
-            "K": name,
+            "K": name + ("" if all(contest.alike for contest in one.contests) else MARK),
             "advantage ends at concurrency": one.text,
             "ratio at the lowest": f"{one.contests[0].ratio.estimate:.2f} at {one.contests[0].cell.load.concurrency}",
             "at the highest": f"{one.contests[-1].ratio.estimate:.2f} at {one.contests[-1].cell.load.concurrency}",
@@ -93,6 +100,8 @@ def inflection_table(cells: Sequence[Cell]) -> Table | Text:
         "Where the throughput ratio first falls to 1, interpolated in log2 of concurrency between two measured loads. In brackets the 95 % interval: "
         "the ratios are drawn from their t distributions, and the crossing is found each time."
     )
+    if any(not contest.alike for _, one in everything for contest in one.contests):
+        note += f" {MARK.strip()}: at some of its loads the host did at least {APART * 100:.0f} points more or less beside one of the two."
     return Table(pd.DataFrame(rows), everything[0][1].contests[0].cell.records[0].evidence, note)
 
 
@@ -102,7 +111,6 @@ def drafting_table(cells: Sequence[Cell]) -> Table | Text:
     if not slopes:
         return not_measured("Three K or more beside a baseline")
     labels = family_labels(slope.family for slope in slopes)
-    beyond = [slope for _, slope in off_line_beyond_chance(slopes)]
     rows = [
         {
             "method": labels[slope.family],
@@ -111,29 +119,23 @@ def drafting_table(cells: Sequence[Cell]) -> Table | Text:
             "ms for each drafted token": _signed(slope.per_token_ms),
             "fixed ms": _signed(slope.fixed_ms),
             **{f"extra ms at K={k}": with_interval(_extra(cells, slope.family, slope.load, k), 2) for k in (slope.ks[0], slope.ks[-1])},
-            "off the line": DASH if slope.off_line is None else f"{slope.off_line.ratio:.1f}x" + (", beyond chance" if slope in beyond else ""),
+            "off the line": DASH if slope.off_line is None else f"{slope.off_line.ratio:.1f}x" + (", beyond chance" if slope.beyond_chance else ""),
         }
         for slope in slopes
     ]
     note = (
         "A step is mean TPOT times acceptance length; extra is what it takes beyond the baseline's TPOT at the same load, paired by repeat. It holds "
         "drafting and the wider verification together (K + 1 positions through the target), not drafting alone. Least squares over K in each repeat; "
-        "± over repeats or, where single K lie off the line, from how far they do. Off the line: how much further they lie off it than their repeats scatter, "
-        "1 expected; beyond chance by an F test at 5 % over all rows together."
+        "± over repeats or, where single K lie off the line beyond chance, from how far they do. Off the line: how much further they lie off it "
+        "than repeats scatter, 1 expected; beyond chance by an F test at 5 % over all rows together."
     )
     return Table(pd.DataFrame(rows).fillna(DASH), cells[0].records[0].evidence, note)
-
-
-def off_line_beyond_chance(slopes: Sequence[DraftingSlope]) -> list[tuple[LackOfFit, DraftingSlope]]:
-    """The rows in which single K lie off their line by more than their repeats explain: an F test at 5 % over all rows together (Bonferroni)."""
-    tested = [(slope.off_line, slope) for slope in slopes if slope.off_line is not None]
-    return [(off, slope) for off, slope in tested if off.p < BEYOND_CHANCE / len(tested)]
 
 
 def between_cells_line(cells: Sequence[Cell]) -> str:
     """Whether steps differ between cells by more than their repeats explain, and what that means for a comparison of two cells."""
     slopes = drafting_slopes(cells)
-    beyond = off_line_beyond_chance(slopes)
+    beyond = [(slope.off_line, slope) for slope in slopes if slope.off_line is not None and slope.beyond_chance]
     if not beyond:
         return ""
     labels = family_labels(slope.family for slope in slopes)
@@ -176,13 +178,16 @@ def parallel_conclusion(cells: Sequence[Cell]) -> Text:
     for verdict, said in (("faster", "P-EAGLE is faster, best K against best K"), ("slower", "EAGLE-3 is faster"), ("no difference", "There is no difference")):
         own = [one for one in contests if one.verdict == verdict]
         if own:
-            lines.append(f"{said}, at " + "; ".join(f"{one.cell.load.label}: {ratio_text(one.ratio)}" for one in own) + ".")
+            few = verdict != "no difference" and len(contests) > 1
+            count = f" ({len(own)} of {len(contests)} loads, each side's best K chosen by the same repeats)" if few else ""
+            lines.append(f"{said}{count}, at " + "; ".join(f"{one.cell.load.label}: {ratio_text(one.ratio)}" for one in own) + ".")
     overall = inflection(contests)
     if overall is not None:
         lines.append(f"Best K against best K, {end_text(overall)}.")
     if apart := on_two_gpus(cells, *pair):
         lines.append(f"Not compared at {', '.join(apart)}: the two best K ran on different GPUs there.")
     lines.append(_inflection_line(inflections(same_k(cells, *pair))))
+    lines.append(_not_alike_line(same_k(cells, *pair)))
     lines += _slope_lines(cells)
     lines.append(between_cells_line(cells))
     lines += over_baseline_lines(cells, pair)
@@ -192,7 +197,7 @@ def parallel_conclusion(cells: Sequence[Cell]) -> Text:
 
 def on_two_gpus(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[str]:
     """Loads at which both were measured, but each side's best K on another GPU, so that no ratio can be taken."""
-    sides = ((fastest(list(at(cells, family, load).values())) for family in (ours, theirs)) for load in loads(cells))
+    sides = ((fastest(chosen_from(cells, family, load)) for family in (ours, theirs)) for load in loads(cells))
     pairs = ((mine, other) for mine, other in sides if mine is not None and other is not None)
     return [mine.load.label for mine, other in pairs if mine.records[0].allocation != other.records[0].allocation]
 
@@ -207,11 +212,11 @@ def end_text(end: Inflection) -> str:
         return f"P-EAGLE's ratio stays above 1 up to {last} requests in flight, the highest load{unsure}"
     if end.returns:
         lowest, rest = end.contests[0], end.contests[1:]
-        at = f"at {first} requests in flight, the lowest load compared, P-EAGLE's ratio is {_side(lowest)}"
+        at = f"at a concurrency of {first}, the lowest load compared, P-EAGLE's ratio is {_side(lowest)}"
         return f"{at}, and further up at most {max(one.ratio.estimate for one in rest):.2f}, {_told_apart(rest)}"
     bound = "the highest load" if math.isinf(end.high) else f"{end.high:.1f} requests"
     open_to = "" if math.isnan(end.high) or end.high == 0 else f"; an advantage up to {bound} isn't excluded"
-    return f"P-EAGLE has no advantage to lose: its ratio is below 1 at {first} requests in flight, the lowest load compared{open_to}"
+    return f"P-EAGLE has no advantage to lose: its ratio is below 1 at a concurrency of {first}, the lowest load compared{open_to}"
 
 
 def _side(contest: Speedup) -> str:
@@ -261,6 +266,21 @@ def _flagged_line(found: Sequence[Speedup]) -> str:
 
 def _runner_line(same: bool) -> str:
     return "" if same else "The two ran on different model runners, so the ratio measures the runner too."
+
+
+def _not_alike_line(contests: Sequence[Speedup]) -> str:
+    """The same-K ratios of which the host did more or less beside one side."""
+    apart: dict[int, list[str]] = {}
+    for one in contests:
+        if not one.alike:
+            apart.setdefault(one.cell.variant.num_speculative_tokens or 0, []).append(str(one.cell.load.concurrency))
+    if not apart:
+        return ""
+    named = "; ".join(f"K={k} at c={', '.join(loads)}" for k, loads in sorted(apart.items()))
+    return (
+        f"Not under like conditions: {named}. The host did at least {APART * 100:.0f} points more or less beside one of the two there, so these ratios, "
+        "and where an advantage is said to end by them, aren't the methods' alone. A best K is chosen among those measured like their baseline."
+    )
 
 
 def _inflection_line(found: Sequence[Inflection]) -> str:

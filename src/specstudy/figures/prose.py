@@ -20,6 +20,7 @@ from specstudy.analysis import (
 )
 from specstudy.analysis.cells import load_of, variant_of
 from specstudy.analysis.families import family_labels, family_of
+from specstudy.analysis.speedup import choosable
 from specstudy.catalog import load_target
 from specstudy.catalog.models import Measuring
 from specstudy.errors import ConfigError
@@ -178,7 +179,9 @@ def speculation_conclusion(cells: Sequence[Cell]) -> Text:
         return NOTHING_TO_COMPARE
     lines = []
     for best in best_per_load(found):
-        lines.append(f"At {best.cell.load.label} the highest is {best.cell.variant.label}, {_speedup_text(best)}{apart_text(best, found)}.")
+        lines.append(
+            f"At {best.cell.load.label} the highest is {best.cell.variant.label}, {_speedup_text(best)}{apart_text(best, found)}{left_out_text(best, found)}."
+        )
     losers = [one for one in found if one.flagged]
     if losers:
         named = "; ".join(f"{one.cell.variant.label} at {one.cell.load.label} ({one.ratio.estimate:.2f})" for one in losers)
@@ -186,6 +189,12 @@ def speculation_conclusion(cells: Sequence[Cell]) -> Text:
     lines += [_guess_text(one) for one in found if one.cell.load == found[0].cell.load]
     lines.append(_tail_text(cells))
     return Text("\n".join(f"- {line}" for line in lines if line))
+
+
+def left_out_text(best: Speedup, found: Sequence[Speedup]) -> str:
+    """How many at its load the highest wasn't chosen from, since the host did more or less beside them than beside the baseline."""
+    left = sum(one.cell.load == best.cell.load for one in found) - sum(one.cell.load == best.cell.load for one in choosable(found))
+    return f"; {left} more, beside which the host did more or less than beside the baseline, aren't chosen from" if left else ""
 
 
 def apart_text(best: Speedup, found: Sequence[Speedup]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from specstudy.analysis.roofline import StepLimit
 from specstudy.analysis.shares import Share
 from specstudy.figures.picture import Picture, canvas
 from specstudy.figures.style import legend_above
@@ -17,6 +18,7 @@ MISSING = Text("*No decode step was traced in the allocations of these records; 
 TOLD = Text(DASH)  # the figure above has said it
 IDLE = "no kernel"
 COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#009E73", "#56B4E9", "#000000", "#bbbbbb")
+UNKNOWN = 0.02
 BAR_IN = 0.42  # height of a bar with its gap
 
 
@@ -26,7 +28,7 @@ def parts_ms(trace: StepTrace) -> dict[str, float]:
 
 
 def _name(trace: StepTrace) -> str:
-    return f"{trace.label}, c={trace.concurrency}"
+    return f"{trace.label}, {trace.workload} c={trace.concurrency}"
 
 
 def trace_figure(traces: Sequence[StepTrace]) -> Picture | Text:
@@ -59,8 +61,8 @@ def trace_table(traces: Sequence[StepTrace], found: Sequence[Share] = ()) -> Tab
         rows.append(
             {
                 "served": trace.label,
-                "c": trace.concurrency,
-                "TPOT ms": f"{trace.tpot_ms:.2f}",
+                "load": f"{trace.workload} c={trace.concurrency}",
+                "step ms": f"{trace.untraced_step_ms:.2f}",
                 "traced step ms": f"{trace.step_ms:.2f}",
                 **{part: f"{parts[part]:.2f}" if part in parts else DASH for part in (*KINDS, IDLE)},
                 "weights read at": DASH if rate is None else f"{rate:.0%} of the bandwidth",
@@ -68,36 +70,48 @@ def trace_table(traces: Sequence[StepTrace], found: Sequence[Share] = ()) -> Tab
         )
     note = (
         "From vLLM's profiler, means over the traced steps of one server each, so without an interval; the kind is told from a kernel's name. Tracing takes "
-        "time: TPOT is the median of the same server without it. No kernel: the device waits. Weights read at: the least time to read the weights over that "
-        "of the matrix products."
+        "time: a step is the median pause between chunks of the same server without it. No kernel: the device waits. Kernels on two streams may overlap, and "
+        "then parts add up to more than the step. Weights read at: the least time to read the weights over that of the matrix products."
     )
     return Table(pd.DataFrame(rows), traces[0].evidence, note)
 
 
 def trace_lines(traces: Sequence[StepTrace], found: Sequence[Share] = ()) -> Text:
-    """For each server the parts by size, and what share of its limit it would reach if the products alone took time."""
+    """For each server the parts by size, and what share of its limit would be left to win."""
     if not traces:
         return TOLD
     lines = []
     for trace in traces:
         parts = sorted(parts_ms(trace).items(), key=lambda pair: -pair[1])
         told = ", ".join(f"{part} {ms / trace.step_ms:.1%}" for part, ms in parts)
-        rate = weights_rate(trace, found)
-        products = (
-            ""
-            if rate is None
-            else f" The products alone read the weights at {rate:.0%} of the measured bandwidth: no other saving brings a step nearer to its limit than that."
-        )
+        reach = reachable(trace, found)
+        products = "" if reach is None else f" If nothing but its products and reading the cache took time, a step would be at {reach:.0%} of its limit."
         lines.append(f"{_name(trace)}: {told} of a traced step of {trace.step_ms:.2f} ms.{products}")
     return bullets(lines)
 
 
 def weights_rate(trace: StepTrace, found: Sequence[Share]) -> float | None:
-    """The least time of reading the target's weights over that of the matrix products; None for a method that drafts, whose products are the draft's too."""
-    own = (one for one in found if one.cell.variant.engine_variant == trace.engine_variant and one.cell.allocation == trace.allocation)
-    at = (trace.method, trace.workload, trace.concurrency)
-    same = (one for one in own if (one.cell.variant.method, one.cell.load.workload, one.cell.load.concurrency) == at)
-    one, products_ms = next(same, None), trace.ms_of("matrix products")
-    if one is None or trace.method != "none" or not products_ms:
+    """The least time of reading the target's weights over that of the matrix products; None where `reachable` is."""
+    limit = _limit_of(trace, found)
+    return None if limit is None else limit.target.weights_s * 1e3 / trace.ms_of("matrix products")
+
+
+def reachable(trace: StepTrace, found: Sequence[Share]) -> float | None:
+    """The share of its limit that a step would reach if only its matrix products took time, and the cache its least.
+
+    None without the limit of the same server at the same load, for a method that drafts, whose products are the draft's too, and where kernels whose
+    kind isn't known take over UNKNOWN of the step: there may be products among them.
+    """
+    limit = _limit_of(trace, found)
+    return None if limit is None else limit.total_s * 1e3 / (trace.ms_of("matrix products") + limit.target.kv_s * 1e3)
+
+
+def _limit_of(trace: StepTrace, found: Sequence[Share]) -> StepLimit | None:
+    if trace.method != "none" or not trace.ms_of("matrix products") or trace.ms_of("other") > UNKNOWN * trace.step_ms:
         return None
-    return one.limit.target.weights_s * 1e3 / products_ms
+    wanted = (trace.allocation, trace.engine_variant, trace.method, trace.workload, trace.concurrency)
+    for one in found:
+        variant, load = one.cell.variant, one.cell.load
+        if (one.cell.allocation, variant.engine_variant, variant.method, load.workload, load.concurrency) == wanted:
+            return one.limit
+    return None

@@ -38,12 +38,16 @@ FURTHER_TRIES = 2  # at most, while the engine compiles kernels during the load
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a request asks of the sampler; warm-ups may be shorter. `seed` is the first request's, the next one has one more."""
+    """What a request asks of the sampler; warm-ups may be shorter. `seed` is the first request's, the next one has one more.
+
+    `ignore_eos`: every answer goes on to its limit. Prompts of token ids are always sent so.
+    """
 
     max_tokens: int
     temperature: float
     seed: int
     warmup_max_tokens: int | None = None
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ async def _load(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how
     limits = getattr(arrival, "output_tokens", None) or [min(prompt.output_tokens or how.max_tokens, how.max_tokens) for prompt in prompts]
     async with StreamClient(server.base_url, server.model) as client:
         bodies = [
-            client.body(prompt, max_tokens=limit, temperature=how.temperature, seed=how.seed + index)
+            client.body(prompt, max_tokens=limit, temperature=how.temperature, seed=how.seed + index, ignore_eos=how.ignore_eos)
             for index, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
         ]
         return await drive(client, bodies, arrival, lambda: not server.ended())

@@ -131,10 +131,10 @@ class StreamClient:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._pool.close()
 
-    def body(self, prompt: Prompt, *, max_tokens: int, temperature: float, seed: int) -> bytes:
+    def body(self, prompt: Prompt, *, max_tokens: int, temperature: float, seed: int, ignore_eos: bool = False) -> bytes:
         """The whole request; made before the load starts, so that encoding delays no send.
 
-        A prompt of token ids has an answer of exactly `max_tokens`: what would end it sooner means nothing there.
+        With `ignore_eos` the answer goes on to `max_tokens`. So does that of a prompt of token ids: what would end it sooner means nothing there.
         """
         content: dict[str, Any] = {
             "model": self._model,
@@ -149,6 +149,8 @@ class StreamClient:
             content |= {"prompt": prompt.token_ids, "max_tokens": max_tokens, "ignore_eos": True}
             return self._pool.request("/v1/completions", msgspec.json.encode(content))
         content |= {"messages": prompt.as_messages(), "max_completion_tokens": max_tokens}
+        if ignore_eos:
+            content["ignore_eos"] = True
         return self._pool.request("/v1/chat/completions", msgspec.json.encode(content))
 
     async def send(self, body: bytes) -> Outcome:

@@ -35,6 +35,7 @@ class StepTrace(_Kept):
     allocation: str
     measured_at: AwareDatetime
     profile: str
+    chapter: str
     evidence: Evidence
     target: str
     quantization: str | None
@@ -44,23 +45,27 @@ class StepTrace(_Kept):
     method: Method
     draft: str | None
     num_speculative_tokens: int | None
+    imposed_acceptance_length: float | None
     workload: str
     concurrency: int = Field(ge=1)
-    tpot_ms: float = Field(gt=0, description="p50 over the requests of one repeat without the profiler")
+    tpot_ms: float = Field(gt=0, description="p50 over the requests of one repeat without the profiler; it holds the pauses while prompts are processed")
+    untraced_step_ms: float = Field(gt=0, description="p50 of the pause between two chunks in that repeat: a step without the profiler")
     acceptance_length: float | None = Field(default=None, description="of that repeat")
-    steps: int = Field(ge=1, description="traced, all of them decode alone")
+    steps: int = Field(ge=1, description="traced, in all of them `concurrency` requests decode and no prompt is processed")
     step_ms: float = Field(gt=0, description="from the begin of one traced step to that of the next, mean")
     idle_ms: NotNegative = Field(description="of it without any kernel running")
     kernels: tuple[KernelTime, ...] = Field(min_length=1, description="the longest first")
     gpu: str | None
     git_sha: str
-    server_argv: tuple[str, ...]
+    server_argv: tuple[str, ...] = Field(description="less the profiler's flag")
     server_env: tuple[str, ...]
 
     @property
     def label(self) -> str:
-        """The engine's variant, the draft or method and K, as far as it has them."""
+        """The engine's variant, the draft or method with K and the acceptance length that it imposed, as far as it has them."""
         method = "" if self.method == "none" else f"{self.draft or self.method} K={self.num_speculative_tokens}"
+        if self.imposed_acceptance_length is not None:
+            method += f" AL={self.imposed_acceptance_length:g}"
         return ", ".join(part for part in (self.engine_variant, method) if part) or "baseline"
 
     def ms_of(self, kind: Kind) -> float:
@@ -68,9 +73,9 @@ class StepTrace(_Kept):
         return sum(kernel.ms for kernel in self.kernels if kernel.kind == kind)
 
 
-def trace_path(folder: Path, allocation: str, server: str, workload: str, concurrency: int) -> Path:
-    """Where the trace of a server at a load lies in a profile's results folder."""
-    return folder / f"trace-{allocation}-{server}-{workload}-c{concurrency}.json"
+def trace_path(folder: Path, chapter: str, allocation: str, server: str, workload: str, concurrency: int) -> Path:
+    """Where the trace of a chapter's server at a load lies in a profile's results folder."""
+    return folder / f"trace-{chapter}-{allocation}-{server}-{workload}-c{concurrency}.json"
 
 
 def write_trace(path: Path, trace: StepTrace) -> None:
@@ -82,10 +87,10 @@ def write_trace(path: Path, trace: StepTrace) -> None:
         raise RecordError(f"{path} can't be written: {error.strerror}") from error
 
 
-def read_traces(folder: Path, allocations: frozenset[str]) -> list[StepTrace]:
-    """The traces that were made in these allocations, in the order of their making. Raises RecordError for a file that is something else."""
+def read_traces(folder: Path, chapter: str, allocations: frozenset[str]) -> list[StepTrace]:
+    """A chapter's traces that were made in these allocations, in the order of their making. Raises RecordError for a file that is something else."""
     found = []
-    for path in sorted(folder.glob("trace-*.json")):
+    for path in sorted(folder.glob(f"trace-{chapter}-*.json")):
         try:
             trace = StepTrace.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:

@@ -46,9 +46,9 @@ def folder_of(world: World) -> Path:
 
 def test_each_server_of_the_chapter_is_traced_at_the_load_and_kept(world: World, asked: Asked) -> None:
     told = tracing.trace_chapter(load_profile(PROFILE), CHAPTER, folder_of(world), concurrency=2)
-    # 12 steps are skipped at 2 in flight, 24 traced, 16 spare; ngram drafts 2 a step. The prompts leave room for 192 tokens.
+    # 12 steps are skipped at 2 in flight, 4 are cold, 24 traced, 12 to spare; ngram drafts 2 a step. The prompts leave room for 192 tokens.
     assert asked == [("none", 2, 52), ("ngram", 2, 156)]
-    kept = read_traces(folder_of(world), frozenset({told[0].allocation}))
+    kept = read_traces(folder_of(world), CHAPTER, frozenset({told[0].allocation}))
     assert kept == told
     assert [(one.label, one.concurrency, one.workload, one.step_ms, one.idle_ms) for one in kept] == [
         ("baseline", 2, "words", 2.0, 0.25),
@@ -56,14 +56,15 @@ def test_each_server_of_the_chapter_is_traced_at_the_load_and_kept(world: World,
     ]
     assert kept[0].ms_of("matrix products") == 1.5 and kept[0].ms_of("attention") == 0
     assert all(one.tpot_ms > 0 and "--profiler-config" not in one.server_argv for one in kept)
-    assert read_traces(folder_of(world), frozenset({"another"})) == []
+    assert read_traces(folder_of(world), CHAPTER, frozenset({"another"})) == []
+    assert read_traces(folder_of(world), "04_eagle3", frozenset({told[0].allocation})) == []
 
 
 def test_a_server_that_isnt_traced_costs_its_own_trace_only(world: World, asked: Asked) -> None:
     world.options["trace-fails"] = {"yes": True}
     with pytest.raises(StudyError, match=r"1 of 2 servers weren't traced.*\nnone: the trace marks no two decode steps"):
         tracing.trace_chapter(load_profile(PROFILE), CHAPTER, folder_of(world))
-    assert [path.name.split("-", 2)[2] for path in folder_of(world).glob("trace-*.json")] == ["ngram-k2-words-c1.json"]
+    assert [path.name.split("-", 3)[3] for path in folder_of(world).glob("trace-*.json")] == ["ngram-k2-words-c1.json"]
 
 
 def test_what_cant_be_traced_is_refused_before_anything_starts(world: World, asked: Asked) -> None:
@@ -77,6 +78,6 @@ def test_what_cant_be_traced_is_refused_before_anything_starts(world: World, ask
 
 
 def test_a_file_that_is_no_trace_is_told(tmp_path: Path) -> None:
-    (tmp_path / "trace-a-none-chat-c1.json").write_text("{}")
+    (tmp_path / "trace-c-a-none-chat-c1.json").write_text("{}")
     with pytest.raises(RecordError, match="holds no trace"):
-        read_traces(tmp_path, frozenset({"a"}))
+        read_traces(tmp_path, "c", frozenset({"a"}))

@@ -42,9 +42,9 @@ def end_of(cells: list[Cell]) -> str:
 
 def test_where_an_advantage_ends_is_a_sentence() -> None:
     assert ends(1.2, 1.1) == "P-EAGLE's ratio stays above 1 up to 2 requests in flight, the highest load"
-    assert ends(0.8, 0.7) == "P-EAGLE has no advantage to lose: its ratio is below 1 at 1 requests in flight, the lowest load compared"
+    assert ends(0.8, 0.7) == "P-EAGLE has no advantage to lose: its ratio is below 1 at a concurrency of 1, the lowest load compared"
     assert ends(1.2, 1 / 1.2) == "P-EAGLE's advantage ends at a concurrency of 1.4"
-    lowest = "at 1 requests in flight, the lowest load compared, P-EAGLE's ratio is 0.90, and further up at most"
+    lowest = "at a concurrency of 1, the lowest load compared, P-EAGLE's ratio is 0.90, and further up at most"
     assert ends(0.9, 1.2) == f"{lowest} 1.20, above 1 beyond its interval at 2"
 
 
@@ -55,7 +55,7 @@ def test_an_end_that_may_come_sooner_is_not_excluded() -> None:
 
 
 def test_above_1_within_the_noise_is_no_advantage_that_comes_back() -> None:
-    lowest = "at 1 requests in flight, the lowest load compared, P-EAGLE's ratio is 0.90, and further up at most"
+    lowest = "at a concurrency of 1, the lowest load compared, P-EAGLE's ratio is 0.90, and further up at most"
     assert end_of([*sides(90, 100), *wide()]) == f"{lowest} 1.02, nowhere above 1 beyond its interval"
 
 
@@ -158,3 +158,30 @@ def test_methods_of_two_gpus_are_told_apart_no_further_than_their_baselines() ->
     assert "The caches of the GPUs' baselines differ by 2.0%" in table.note
     alone = figures.memory_table(sides_of[:2])
     assert isinstance(alone, figures.Table) and "differ by" not in alone.note
+
+
+def of_host(share: float, rate: float, k: int, **what: Any) -> Cell:
+    """Three repeats of a throughput, a thousandth apart, beside which the host did so much of other work."""
+    return repeats([rate, rate * 1.001, rate * 0.999], host_other_cpu_share=share, **{**what, "num_speculative_tokens": k or None})
+
+
+def test_a_best_k_is_chosen_among_cells_that_were_measured_like_their_baseline() -> None:
+    """K = 7 is fastest, on a host that did next to nothing else; the baseline and the rest had 6 % beside them."""
+    cells = [
+        of_host(0.06, 100, 0, method="none"),
+        of_host(0.06, 90, 3, **OURS),
+        of_host(0.005, 120, 7, **OURS),
+        of_host(0.06, 80, 3, **THEIRS),
+        of_host(0.06, 70, 7, **THEIRS),
+    ]
+    assert list(figures.best_k_table(cells).frame["P-EAGLE K"]) == [3]
+    told = figures.parallel_conclusion(cells).markdown
+    assert "P-EAGLE at its best K has 0.90 to 0.90 of the baseline's throughput" in told
+    assert "Not under like conditions: K=7 at c=1. The host did at least 4 points more or less" in told
+    same = figures.same_k_table(cells)
+    assert [text.endswith("†") for text in same.frame["c=1"]] == [False, True] and "†: the host did" in same.note
+
+
+def test_where_nothing_was_measured_like_the_baseline_the_best_is_chosen_from_all() -> None:
+    cells = [of_host(0.06, 100, 0, method="none"), of_host(0.2, 90, 3, **OURS), of_host(0.3, 120, 7, **OURS), of_host(0.2, 80, 3, **THEIRS)]
+    assert list(figures.best_k_table(cells).frame["P-EAGLE K"]) == [7]

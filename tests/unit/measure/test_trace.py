@@ -24,35 +24,58 @@ def kernel(ts: float, dur: float, name: str = GEMM, cat: str = "kernel") -> dict
     return {"cat": cat, "name": name, "ts": ts, "dur": dur}
 
 
+def steps(n: int, us: float = 1000, first: float = 0, **of: Any) -> list[dict[str, Any]]:
+    """The marks of `n` steps of 1 ms, of which the first four are dropped."""
+    return [mark(first + i * us, **of) for i in range(n)]
+
+
 def test_a_step_is_what_lies_between_two_marks() -> None:
-    """Two steps of 1,000 us: 600 and 700 us of products, 100 us of norms once, 50 of them beside the product; the last mark's own step is cut off."""
-    steps = [kernel(0, 600), kernel(1000, 700), kernel(1650, 100, NORM), kernel(2000, 600)]
-    found = traced([*steps, mark(0), mark(1000), mark(2000)])
-    assert (found.steps, found.step_ms) == (2, 1.0)
-    assert found.idle_ms == pytest.approx(0.325)  # 2,000 - 600 - 750, over 2
-    assert [(one.name, one.launches, one.ms) for one in found.kernels] == [(GEMM, 1.0, pytest.approx(0.65)), (NORM, 0.5, pytest.approx(0.05))]
+    """Of 18 marks 4 are dropped: 13 steps of 1,000 us from 4,000 to 17,000, with 600 us of products each, and once 100 us of norms, half beside one."""
+    kernels = [kernel(1000 * i, 600) for i in range(18)]
+    found = traced([*kernels, kernel(8550, 100, NORM), *steps(18)], 1)
+    assert (found.steps, found.step_ms) == (13, 1.0)
+    assert found.idle_ms == pytest.approx((13 * 400 - 50) / 13 / 1000)
+    assert [(one.name, one.launches, one.ms) for one in found.kernels] == [
+        (GEMM, 1.0, pytest.approx(0.6)),
+        (NORM, pytest.approx(1 / 13), pytest.approx(0.1 / 13)),
+    ]
 
 
 def test_a_kernel_that_runs_on_after_the_last_mark_covers_no_time_beyond_it() -> None:
-    assert traced([mark(0), mark(1000), kernel(500, 900)]).idle_ms == pytest.approx(0.5)
+    assert traced([*steps(17), kernel(15_900, 900)], 1).idle_ms == pytest.approx((12 * 1000 - 100) / 12 / 1000)
 
 
-def test_a_step_with_a_prompt_in_it_ends_a_row_and_the_longest_row_counts() -> None:
-    marks = [mark(0), mark(10), mark(20, PREFILL), mark(30), mark(40), mark(50), mark(60, PREFILL)]
-    assert decode_marks(marks) == [30, 40, 50]
-    assert decode_marks([mark(20, PREFILL), {"cat": "gpu_user_annotation", "name": "something else", "ts": 1.0}]) == []
+def test_a_step_with_a_prompt_or_with_other_requests_ends_a_row_and_the_longest_row_counts() -> None:
+    marks = [mark(0), mark(10), mark(20, PREFILL), mark(30), mark(40), mark(50), mark(60, "execute_context_0(0)_generation_2(2)"), mark(70)]
+    assert decode_marks(marks, 1) == [30, 40, 50]
+    assert decode_marks(marks, 2) == [60]
+    assert decode_marks([mark(20, PREFILL), mark(1, "something else")], 1) == []
 
 
 def test_marks_of_the_device_are_preferred_to_those_of_the_host() -> None:
     host = [mark(ts, cat="user_annotation") for ts in (0, 9, 18)]
-    assert decode_marks(host) == [0, 9, 18]
-    assert decode_marks([*host, mark(5), mark(14)]) == [5, 14]
+    assert decode_marks(host, 1) == [0, 9, 18]
+    assert decode_marks([*host, mark(5), mark(14)], 1) == [5, 14]
 
 
-@pytest.mark.parametrize("events", [[], [kernel(0, 5)], [mark(0), kernel(0, 5)], [mark(0), mark(10)]], ids=["nothing", "no mark", "one mark", "no kernel"])
-def test_a_trace_without_a_whole_step_is_told(events: list[dict[str, Any]]) -> None:
-    with pytest.raises(MeasurementError, match="trace"):
-        traced(events)
+def test_a_step_that_touches_two_streams_is_one_step() -> None:
+    """Each stream has a mark of its own; that of the stream with the kernels counts."""
+    copies = [{**mark(1000 * i + 300), "tid": 9} for i in range(17)]
+    busy = [{**one, "tid": 7} for one in [*steps(17), *(kernel(1000 * i, 500) for i in range(17))]]
+    found = traced([*copies, *busy, {**kernel(5300, 2, "Memcpy DtoH", "gpu_memcpy"), "tid": 9}], 1)
+    assert (found.steps, found.step_ms) == (12, 1.0)
+
+
+def test_one_long_step_is_no_mean() -> None:
+    late = [*steps(10), *steps(10, first=10_700)]  # one step of 700 us too long
+    with pytest.raises(MeasurementError, match=r"took 1\.7 ms, the median 1\.0 ms"):
+        traced([*late, kernel(0, 5)], 1)
+
+
+@pytest.mark.parametrize("events", [[], [kernel(0, 5)], steps(16), [*steps(17), kernel(500, 5)]], ids=["nothing", "no mark", "too few", "no kernel"])
+def test_a_trace_without_enough_whole_steps_is_told(events: list[dict[str, Any]]) -> None:
+    with pytest.raises(MeasurementError, match="the trace"):
+        traced(events, 1)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +93,14 @@ def test_a_trace_without_a_whole_step_is_told(events: list[dict[str, Any]]) -> N
         ("Memcpy DtoH (Device -> Pinned)", "copies"),
         ("Memset (Device)", "copies"),
         ("_compute_slot_mappings_kernel", "other"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>, std::array<char*, 1ul> >(int", "elementwise and norms"),
+        # Not from that trace: names from the sources of vLLM and FlashInfer.
+        ("void flashinfer::sampling::TopKTopPSamplingFromProbKernel<1024>", "sampling"),
+        ("void flashinfer::norm::RMSNormKernel<8, __nv_bfloat16>", "elementwise and norms"),
+        ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<>", "attention"),
+        ("kernel_unified_attention_3d", "attention"),
+        ("fused_moe_kernel", "matrix products"),
+        ("void vllm::moe::topkGatingSoftmax<>", "matrix products"),
     ],
 )
 def test_a_kernels_kind_is_told_from_its_name(name: str, kind: str) -> None:
