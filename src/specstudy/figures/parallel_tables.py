@@ -212,7 +212,7 @@ def end_text(end: Inflection) -> str:
         return f"P-EAGLE's ratio stays above 1 up to {last} requests in flight, the highest load{unsure}"
     if end.returns:
         lowest, rest = end.contests[0], end.contests[1:]
-        at = f"at a concurrency of {first}, the lowest load compared, P-EAGLE's ratio is {_side(lowest)}"
+        at = f"P-EAGLE's ratio is {_side(lowest)} at a concurrency of {first}, the lowest load compared"
         return f"{at}, and further up at most {max(one.ratio.estimate for one in rest):.2f}, {_told_apart(rest)}"
     bound = "the highest load" if math.isinf(end.high) else f"{end.high:.1f} requests"
     open_to = "" if math.isnan(end.high) or end.high == 0 else f"; an advantage up to {bound} isn't excluded"
@@ -220,7 +220,7 @@ def end_text(end: Inflection) -> str:
 
 
 def _side(contest: Speedup) -> str:
-    return f"{contest.ratio.estimate:.2f}" + (", no difference" if contest.verdict == "no difference" else "")
+    return f"{contest.ratio.estimate:.2f}" + (" (no difference)" if contest.verdict == "no difference" else "")
 
 
 def _told_apart(contests: Sequence[Speedup]) -> str:

@@ -44,7 +44,7 @@ def test_where_an_advantage_ends_is_a_sentence() -> None:
     assert ends(1.2, 1.1) == "P-EAGLE's ratio stays above 1 up to 2 requests in flight, the highest load"
     assert ends(0.8, 0.7) == "P-EAGLE has no advantage to lose: its ratio is below 1 at a concurrency of 1, the lowest load compared"
     assert ends(1.2, 1 / 1.2) == "P-EAGLE's advantage ends at a concurrency of 1.4"
-    lowest = "at a concurrency of 1, the lowest load compared, P-EAGLE's ratio is 0.90, and further up at most"
+    lowest = "P-EAGLE's ratio is 0.90 at a concurrency of 1, the lowest load compared, and further up at most"
     assert ends(0.9, 1.2) == f"{lowest} 1.20, above 1 beyond its interval at 2"
 
 
@@ -55,7 +55,7 @@ def test_an_end_that_may_come_sooner_is_not_excluded() -> None:
 
 
 def test_above_1_within_the_noise_is_no_advantage_that_comes_back() -> None:
-    lowest = "at a concurrency of 1, the lowest load compared, P-EAGLE's ratio is 0.90, and further up at most"
+    lowest = "P-EAGLE's ratio is 0.90 at a concurrency of 1, the lowest load compared, and further up at most"
     assert end_of([*sides(90, 100), *wide()]) == f"{lowest} 1.02, nowhere above 1 beyond its interval"
 
 
