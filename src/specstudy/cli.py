@@ -216,7 +216,7 @@ def _print_summary(profile: Profile, results_dir: Path, chapters: list[str]) -> 
 @app.command()
 def limits(profile: ProfileOption = DEFAULT_PROFILE, results_dir: ResultsOption = Path("results")) -> None:
     """Measure what this machine can do at best, bandwidth and matrix rates, and keep it beside the profile's records."""
-    from specstudy.measure import gpu_identity
+    from specstudy.measure import gpu_uuids
     from specstudy.measure.machine import measure_limits
     from specstudy.records import provenance
     from specstudy.records.machine import write_limits
@@ -224,8 +224,7 @@ def limits(profile: ProfileOption = DEFAULT_PROFILE, results_dir: ResultsOption 
     found = load_profile(profile)
     place = results_dir.resolve() / found.name
     check_writable("results_dir", place / "limits.json")
-    identity = gpu_identity()
-    origin = provenance(project_root(), identity.uuids if identity else ())
+    origin = provenance(project_root(), gpu_uuids())
     measured = measure_limits(origin, found.hardware)
     path = write_limits(place, measured)
     table = RichTable("limit", "best", "unit", title=measured.device)

@@ -10,11 +10,11 @@ from typing import Any
 
 from specstudy.catalog.paths import cache_dir, project_root, recorded_dir
 from specstudy.errors import ServerStartError, SpecstudyError, StoreWriteError, StudyError
-from specstudy.measure import Measured, Sampling, gpu_identity, measure, record_of, unserved
+from specstudy.measure import Measured, Sampling, gpu_uuids, measure, record_of, unserved
 from specstudy.plan import Cell, Plan, ServerPlan, cell_facts, enough, expected_repeat_s
 from specstudy.progress import Progress, Ticker, duration_text
 from specstudy.records import Provenance, Record, RecordStore, load_records, portable, provenance, without_port
-from specstudy.serving import ENGINES, Server, launch_together, log_facts
+from specstudy.serving import ENGINES, Deployment, Server, launch_together, log_facts
 from specstudy.serving.logs import weights_size_gib
 
 
@@ -38,9 +38,8 @@ class Ledger:
     """
 
     def __init__(self, plan: Plan, records_path: Path) -> None:
-        identity = gpu_identity()
         self.plan = plan
-        self.origin: Provenance = provenance(project_root(), identity.uuids if identity else ())
+        self.origin: Provenance = provenance(project_root(), gpu_uuids())
         self._records = list(load_records(records_path).records)
         self._earlier = [record for path in sorted((recorded_dir() / plan.profile.name).glob("*.jsonl")) for record in load_records(path).records]
 
@@ -62,8 +61,7 @@ class Ledger:
 
     def argv(self, server: ServerPlan) -> tuple[str, ...]:
         """The server's command line as records have it, less the port."""
-        argv = ENGINES[self.plan.profile.engine.name].argv(server.deployment, 0)
-        return without_port(portable(argv, cache_dir()))
+        return argv_of(server.deployment, self.plan.profile.engine.name)
 
     def left(self) -> list[Work]:
         """Servers with cells that lack repeats, in the plan's order."""
@@ -80,6 +78,11 @@ class Ledger:
         imposed = server.deployment.imposed_acceptance_length
         one = expected_repeat_s(cell, max_tokens, [*self._earlier, *self._records], self.plan.profile.measuring, imposed)
         return [one] * max(1, wanted - len(self.repeats(server, cell)))
+
+
+def argv_of(deployment: Deployment, engine: str) -> tuple[str, ...]:
+    """A deployment's command line as records have it, less the port."""
+    return without_port(portable(ENGINES[engine].argv(deployment, 0), cache_dir()))
 
 
 def groups(plan: Plan, work: Sequence[Work]) -> list[tuple[Work, ...]]:

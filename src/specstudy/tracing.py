@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from specstudy.catalog import Profile
-from specstudy.catalog.paths import cache_dir, project_root
+from specstudy.catalog.paths import project_root
 from specstudy.errors import ConfigError, SpecstudyError, StudyError
-from specstudy.measure import Sampling, check_device, gpu_identity, measure
+from specstudy.measure import Sampling, check_device, gpu_identity, gpu_uuids, measure
 from specstudy.measure.trace import profiler_flags, raise_if_unsteady, steps_of_load, steps_to_skip, trace
-from specstudy.plan import Cell, Plan, ServerPlan, make_plan
+from specstudy.plan import Cell, Plan, ServerPlan, cell_facts, make_plan
 from specstudy.progress import Ticker, tell
-from specstudy.records import RecordStore, portable, provenance, without_port
+from specstudy.records import RecordStore, provenance
 from specstudy.records.trace import StepTrace, trace_path, write_trace
+from specstudy.runner import argv_of
 from specstudy.serving import ENGINES, launch
 
 TRACED_STEPS = 24
@@ -59,7 +60,7 @@ def _trace_one(plan: Plan, server: ServerPlan, cell: Cell, folder: Path) -> Step
     lasting = steps_of_load(c, TRACED_STEPS) * (1 + (deployment.num_speculative_tokens or 0))
     longest = min(deployment.max_model_len - spec.max_prompt_tokens, lasting)
     prompts, warmups = cell.prompts(plan.pools[cell.workload], 0, profile.measuring.seed)
-    seed, origin, identity = profile.measuring.seed, provenance(project_root(), _uuids()), gpu_identity()
+    seed, origin, identity = profile.measuring.seed, provenance(project_root(), gpu_uuids()), gpu_identity()
     log_path = folder / "logs" / f"trace-{deployment.label}.log"
     with tempfile.TemporaryDirectory(prefix="specstudy-trace-") as scratch:
         with_profiler = deployment.model_copy(update={"flags": {**deployment.flags, **profiler_flags(Path(scratch), steps_to_skip(c), TRACED_STEPS)}})
@@ -68,24 +69,13 @@ def _trace_one(plan: Plan, server: ServerPlan, cell: Cell, folder: Path) -> Step
             plain = measure(running, prompts, warmups, cell.arrival(seed), Sampling(spec.max_tokens, spec.temperature, cell.request_seed(seed)))
             raise_if_unsteady(plain)
             found = trace(running, prompts[:c], Path(scratch), Sampling(longest, spec.temperature, cell.request_seed(seed)))
-    argv = without_port(portable(ENGINES[engine.name].argv(deployment, 0), cache_dir()))
+    facts = cell_facts(plan, deployment, cell)
     kept = StepTrace(
+        **{name: facts[name] for name in StepTrace.model_fields.keys() & facts.keys()},
         allocation=origin.allocation,
         measured_at=datetime.now(UTC),
-        profile=profile.name,
-        chapter=plan.chapter,
-        evidence=profile.evidence,
-        target=deployment.target,
-        quantization=deployment.quantization,
         engine=engine.name,
         engine_version=ENGINES[engine.name].version() or "unknown",
-        engine_variant=deployment.engine_variant,
-        method=deployment.method,
-        draft=deployment.draft,
-        num_speculative_tokens=deployment.num_speculative_tokens,
-        imposed_acceptance_length=deployment.imposed_acceptance_length,
-        workload=cell.workload,
-        concurrency=c,
         tpot_ms=plain.figures["tpot_ms_p50"],
         untraced_step_ms=plain.figures["chunk_gap_ms_p50"],
         acceptance_length=plain.figures.get("acceptance_length"),
@@ -95,16 +85,10 @@ def _trace_one(plan: Plan, server: ServerPlan, cell: Cell, folder: Path) -> Step
         kernels=found.kernels,
         gpu=identity.label if identity else None,
         git_sha=origin.git_sha,
-        server_argv=argv,
-        server_env=tuple(sorted(f"{name}={value}" for name, value in deployment.env.items())),
+        server_argv=argv_of(deployment, engine.name),
     )
     path = trace_path(folder, plan.chapter, origin.allocation, deployment.label, cell.workload, c)
     write_trace(path, kept)
     steps_told = f"step {kept.untraced_step_ms:.2f} ms, traced {kept.step_ms:.2f} ms"
     print(f"{deployment.label}, {cell.label}: TPOT {kept.tpot_ms:.2f} ms, {steps_told}, idle {kept.idle_ms:.2f} ms: {path}", flush=True)
     return kept
-
-
-def _uuids() -> tuple[str, ...]:
-    identity = gpu_identity()
-    return identity.uuids if identity else ()

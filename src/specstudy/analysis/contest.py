@@ -40,13 +40,14 @@ def best_k(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[Speedup]
     The K are chosen by the same repeats that the ratio is taken from, so a near tie between two K flatters both sides alike; and among the cells
     beside which the host did as much as beside their baseline, where there are such.
     """
-    found = []
-    for load in loads(cells):
-        mine, other = (fastest(chosen_from(cells, family, load)) for family in (ours, theirs))
-        contest = against(mine, other) if mine is not None and other is not None else None
-        if contest is not None:
-            found.append(contest)
-    return found
+    contests = (against(mine, other) for mine, other in best_cells(cells, ours, theirs))
+    return [contest for contest in contests if contest is not None]
+
+
+def best_cells(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[tuple[Cell, Cell]]:
+    """Each side's cell with its best K, at each load that both were measured at; the two may come from different GPUs."""
+    sides = ((fastest(chosen_from(cells, family, load)) for family in (ours, theirs)) for load in loads(cells))
+    return [(mine, other) for mine, other in sides if mine is not None and other is not None]
 
 
 def chosen_from(cells: Sequence[Cell], family: Family, load: Load) -> list[Cell]:

@@ -28,9 +28,9 @@ def _few_repeats(profile: Profile, chapter: str, cells: Sequence[Cell]) -> str:
 
 def _wanted_repeats(profile: Profile, chapter: str, cell: Cell) -> int | None:
     """What the chapter's section says, else the profile; None for a load that isn't in the plan any more."""
-    variant, load = cell.variant, cell.load
+    variant = cell.variant
     planned = planned_sections(profile.chapters[chapter], variant.method, variant.draft, variant.num_speculative_tokens)
-    key = load_key(load.workload, load.pattern, load.concurrency, load.request_rate)
+    key = load_key(cell.load)
     if key not in planned:
         return None
     section = planned[key]

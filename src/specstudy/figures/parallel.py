@@ -9,10 +9,9 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 
-from specstudy.analysis import Cell, Family, Speedup, best_k, families, family_of, same_k, speedups, step_times
+from specstudy.analysis import Cell, Family, Speedup, best_k, best_per_load, families, family_of, same_k, speedups, step_times
 from specstudy.analysis.contest import contenders
 from specstudy.analysis.families import family_labels
-from specstudy.analysis.speedup import choosable
 from specstudy.catalog.published import published_ratios
 from specstudy.figures.picture import Panels, Picture, canvas
 from specstudy.figures.style import bars, concurrency_axis, family_style, legend_above, short_names
@@ -47,13 +46,8 @@ def best_speedup(cells: Sequence[Cell]) -> Picture | Text:
 
 
 def fastest_over_baseline(found: Sequence[Speedup], family: Family) -> list[Speedup]:
-    """A family's highest ratio at each concurrency of those that are `choosable`, in rising order."""
-    best: dict[int, Speedup] = {}
-    for one in choosable([one for one in found if family_of(one.cell.variant) == family]):
-        c = one.cell.load.concurrency
-        if c and (c not in best or one.ratio.estimate > best[c].ratio.estimate):
-            best[c] = one
-    return [best[c] for c in sorted(best)]
+    """A family's best ratio at each closed load, in rising order."""
+    return best_per_load([one for one in found if one.cell.load.concurrency and family_of(one.cell.variant) == family])
 
 
 def ratio_map(cells: Sequence[Cell]) -> Picture | Text:

@@ -23,8 +23,8 @@ from specstudy.analysis import (
     step_times,
 )
 from specstudy.analysis.alike import APART
-from specstudy.analysis.contest import chosen_from, contenders, fastest
-from specstudy.analysis.families import family_labels, loads
+from specstudy.analysis.contest import best_cells, contenders
+from specstudy.analysis.families import family_labels
 from specstudy.figures.costs import change_text
 from specstudy.figures.parallel import fastest_over_baseline
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
@@ -74,7 +74,7 @@ def same_k_table(cells: Sequence[Cell]) -> Table | Text:
     note = "Throughput over EAGLE-3's, 95 % interval over paired repeats; no difference where it holds 1."
     if not all(one.alike for one in contests):
         note += f" {MARK.strip()}: the host did at least {APART * 100:.0f} points more or less beside one of the two."
-    if between_cells_line(cells):
+    if any(slope.beyond_chance for slope in drafting_slopes(cells)):
         note += " Single cells scatter by more than these intervals say, as the last section explains."
     return Table(pd.DataFrame(rows).fillna(DASH), contests[0].cell.records[0].evidence, note)
 
@@ -186,8 +186,9 @@ def parallel_conclusion(cells: Sequence[Cell]) -> Text:
         lines.append(f"Best K against best K, {end_text(overall)}.")
     if apart := on_two_gpus(cells, *pair):
         lines.append(f"Not compared at {', '.join(apart)}: the two best K ran on different GPUs there.")
-    lines.append(_inflection_line(inflections(same_k(cells, *pair))))
-    lines.append(_not_alike_line(same_k(cells, *pair)))
+    at_same_k = same_k(cells, *pair)
+    lines.append(_inflection_line(inflections(at_same_k)))
+    lines.append(_not_alike_line(at_same_k))
     lines += _slope_lines(cells)
     lines.append(between_cells_line(cells))
     lines += over_baseline_lines(cells, pair)
@@ -197,9 +198,7 @@ def parallel_conclusion(cells: Sequence[Cell]) -> Text:
 
 def on_two_gpus(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[str]:
     """Loads at which both were measured, but each side's best K on another GPU, so that no ratio can be taken."""
-    sides = ((fastest(chosen_from(cells, family, load)) for family in (ours, theirs)) for load in loads(cells))
-    pairs = ((mine, other) for mine, other in sides if mine is not None and other is not None)
-    return [mine.load.label for mine, other in pairs if mine.records[0].allocation != other.records[0].allocation]
+    return [mine.load.label for mine, other in best_cells(cells, ours, theirs) if mine.records[0].allocation != other.records[0].allocation]
 
 
 def end_text(end: Inflection) -> str:

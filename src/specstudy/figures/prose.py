@@ -193,7 +193,8 @@ def speculation_conclusion(cells: Sequence[Cell]) -> Text:
 
 def left_out_text(best: Speedup, found: Sequence[Speedup]) -> str:
     """How many at its load the highest wasn't chosen from, since the host did more or less beside them than beside the baseline."""
-    left = sum(one.cell.load == best.cell.load for one in found) - sum(one.cell.load == best.cell.load for one in choosable(found))
+    own = [one for one in found if one.cell.load == best.cell.load]
+    left = len(own) - len(choosable(own))
     return f"; {left} more, beside which the host did more or less than beside the baseline, aren't chosen from" if left else ""
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from specstudy.analysis.roofline import StepLimit
 from specstudy.analysis.shares import Share
+from specstudy.figures.limits import COLOURS
 from specstudy.figures.picture import Picture, canvas
 from specstudy.figures.style import legend_above
 from specstudy.figures.tables import DASH, Table
@@ -17,7 +18,7 @@ from specstudy.records.trace import KINDS, StepTrace
 MISSING = Text("*No decode step was traced in the allocations of these records; `specstudy trace` does it.*")
 TOLD = Text(DASH)  # the figure above has said it
 IDLE = "no kernel"
-COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#009E73", "#56B4E9", "#000000", "#bbbbbb")
+PART_COLOURS = (*COLOURS, "#bbbbbb")  # one for each kind, and grey where nothing runs
 UNKNOWN = 0.02
 BAR_IN = 0.42  # height of a bar with its gap
 
@@ -38,7 +39,7 @@ def trace_figure(traces: Sequence[StepTrace]) -> Picture | Text:
     figure, axes = canvas(1.6 + BAR_IN * len(traces))
     names = [_name(trace) for trace in traces]
     left = [0.0] * len(traces)
-    for colour, part in zip(COLOURS, (*KINDS, IDLE), strict=True):
+    for colour, part in zip(PART_COLOURS, (*KINDS, IDLE), strict=True):
         widths = [parts_ms(trace).get(part, 0.0) for trace in traces]
         if any(widths):
             axes.barh(names, widths, left=left, color=colour, label=part)

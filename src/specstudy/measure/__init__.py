@@ -3,7 +3,7 @@
 from specstudy.measure.cell import Measured, Sampling, measure, record_of, unserved
 from specstudy.measure.client import Outcome, StreamClient
 from specstudy.measure.counters import Counters, read_counters
-from specstudy.measure.gpu import check_device, gpu_identity
+from specstudy.measure.gpu import check_device, gpu_identity, gpu_uuids
 from specstudy.measure.load import drive, run_async
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "check_device",
     "drive",
     "gpu_identity",
+    "gpu_uuids",
     "measure",
     "read_counters",
     "record_of",

@@ -93,6 +93,12 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def gpu_uuids() -> tuple[str, ...]:
+    """Of the GPUs that this process may use; nothing without one."""
+    identity = gpu_identity()
+    return identity.uuids if identity else ()
+
+
 def gpu_identity() -> GpuIdentity | None:
     """Names, UUIDs and driver of the visible GPUs; None where there is none."""
     import pynvml

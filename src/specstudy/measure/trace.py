@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import urllib.request
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 from specstudy.errors import MeasurementError
 from specstudy.measure.cell import Measured, Sampling, measure
 from specstudy.records.trace import KernelTime, Kind
+from specstudy.serving.local import post
 from specstudy.serving.server import Server
 from specstudy.workloads import Closed, Prompt
 
@@ -105,10 +105,8 @@ def raise_if_unsteady(measured: Measured) -> None:
 
 
 def _post(server: Server, command: str) -> None:
-    request = urllib.request.Request(f"{server.base_url}/{command}", data=b"", method="POST")
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=STOP_TIMEOUT_S):
-            pass
+        post(f"{server.base_url}/{command}", STOP_TIMEOUT_S)
     except OSError as error:
         server.raise_if_dead()
         raise MeasurementError(f"the server's /{command}: {error}") from error

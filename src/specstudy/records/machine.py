@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from specstudy.errors import RecordError
-from specstudy.records.files import write_whole
+from specstudy.records.files import write_model
 
 Rates = Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Field(min_length=1)]
 
@@ -71,11 +71,7 @@ def limits_path(folder: Path, allocation: str) -> Path:
 def write_limits(folder: Path, limits: MachineLimits) -> Path:
     """Keep them beside the records, replacing earlier ones of the same allocation. Raises RecordError."""
     path = limits_path(folder, limits.allocation)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, limits.model_dump_json(indent=1) + "\n")
-    except OSError as error:
-        raise RecordError(f"{path} can't be written: {error.strerror}") from error
+    write_model(path, limits, indent=1)
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specstudy.errors import RecordError
-from specstudy.records.files import write_whole
+from specstudy.records.files import write_model
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -69,11 +69,7 @@ class Quality(_Kept):
 
 def write_quality(path: Path, quality: Quality) -> None:
     """Replace the record at `path`. Raises RecordError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, quality.model_dump_json() + "\n")
-    except OSError as error:
-        raise RecordError(f"{path} can't be written: {error.strerror}") from error
+    write_model(path, quality)
 
 
 def read_quality(path: Path) -> Quality:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from specstudy.errors import RecordError
-from specstudy.records.files import write_whole
+from specstudy.records.files import write_model
 from specstudy.records.schema import Evidence, Method
 
 Kind = Literal["matrix products", "attention", "KV cache write", "elementwise and norms", "sampling", "copies", "other"]
@@ -80,11 +80,7 @@ def trace_path(folder: Path, chapter: str, allocation: str, server: str, workloa
 
 def write_trace(path: Path, trace: StepTrace) -> None:
     """Keep it, replacing an earlier one of the same server, load and allocation. Raises RecordError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, trace.model_dump_json(indent=1) + "\n")
-    except OSError as error:
-        raise RecordError(f"{path} can't be written: {error.strerror}") from error
+    write_model(path, trace, indent=1)
 
 
 def read_traces(folder: Path, chapter: str, allocations: frozenset[str]) -> list[StepTrace]:
