@@ -362,17 +362,21 @@ def enough(rules: Measuring, cell: Cell, repeats: Sequence[Record]) -> bool:
 GAINED = 0.8
 
 
-def expected_repeat_s(cell: Cell, max_tokens: int, earlier: Sequence[Record], rules: Measuring, acceptance_length: float | None = None) -> float:
-    """Expected seconds of one repeat with its warm-up: what this load took before, else what its like took a token, else the profile's guess.
+def expected_repeat_s(
+    cell: Cell, max_tokens: int, earlier: Sequence[Record], rules: Measuring, acceptance_length: float | None = None, same_method: Sequence[Record] = ()
+) -> float:
+    """Expected seconds of one repeat with its warm-up: what this load took before, with `same_method` rather than with another; else what its like
+    took a token; else the profile's guess.
 
     The guess is of a server without drafts; `acceptance_length`, where it is imposed, shortens it.
     """
     shorter = min(1.0, rules.warmup_max_tokens / max_tokens) if rules.warmup_max_tokens else 1.0
     share = 1 + shorter * cell.warmups / cell.num_prompts
     load = (cell.workload, cell.concurrency, cell.request_rate, cell.num_prompts)
-    same = [r.duration_s for r in earlier if r.duration_s and (r.workload, r.concurrency, r.request_rate, r.num_prompts, r.max_tokens) == (*load, max_tokens)]
-    if same:
-        return share * sum(same) / len(same)
+    for known in (same_method, earlier):
+        same = [r.duration_s for r in known if r.duration_s and (r.workload, r.concurrency, r.request_rate, r.num_prompts, r.max_tokens) == (*load, max_tokens)]
+        if same:
+            return share * sum(same) / len(same)
     if cell.request_rate:
         return share * cell.num_prompts / cell.request_rate
     closed = [r for r in earlier if r.duration_s and r.concurrency]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 
 def tell(text: str) -> None:
@@ -22,48 +23,54 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+@dataclass(frozen=True)
+class Step:
+    """Something that takes time: `of` names what it belongs to, `kind` what it is like."""
+
+    of: Hashable
+    kind: str
+    expected_s: float
+
+
 class Progress:
-    """Steps with an expected length each; what earlier steps really took corrects the rest.
+    """Steps with an expected length each; what earlier steps of a kind really took corrects the rest of that kind.
 
     Lines go to standard output: a notebook, a terminal and a log all show them.
     """
 
-    def __init__(self, expected_s: Sequence[float]) -> None:
-        self._expected = list(expected_s)
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._left = list(steps)
         self._done = 0
-        self._spent = 0.0
-        self._planned = 0.0
+        self._took: dict[str, list[tuple[float, float]]] = {}
         self._began = time.monotonic()
 
     @property
     def remaining_s(self) -> float:
-        """Expected seconds of what is left, scaled by real over expected so far."""
-        factor = self._spent / self._planned if self._planned else 1.0
-        return factor * sum(self._expected[self._done :])
+        """Expected seconds of what is left, each kind scaled by real over expected so far."""
+        return sum(self._factor(step.kind) * step.expected_s for step in self._left)
 
-    def say(self, text: str) -> None:
-        """One line, with the step's number and what is left."""
-        width = len(str(len(self._expected)))
-        print(f"[{self._done:{width}}/{len(self._expected)}] {text} (about {duration_text(self.remaining_s)} left)", flush=True)
+    def _factor(self, kind: str) -> float:
+        took = self._took.get(kind, [])
+        planned_s = sum(expected_s for expected_s, _ in took)
+        return sum(real_s for _, real_s in took) / planned_s if planned_s else 1.0
 
     def start(self) -> None:
         """A step begins."""
         self._began = time.monotonic()
 
-    def finish(self, text: str) -> None:
-        """The step that began last has ended."""
-        self._planned += self._expected[self._done] if self._done < len(self._expected) else 0.0
-        self._spent += time.monotonic() - self._began
+    def finish(self, of: Hashable, text: str) -> None:
+        """The step that began last has ended: the first that is left of `of`, or one that nobody expected. Prints a line with what is left."""
+        step = next((step for step in self._left if step.of == of), None)
+        if step is not None:
+            self._left.remove(step)
+            self._took.setdefault(step.kind, []).append((step.expected_s, time.monotonic() - self._began))
         self._done += 1
-        self.say(text)
+        steps = self._done + len(self._left)
+        print(f"[{self._done:{len(str(steps))}}/{steps}] {text} (about {duration_text(self.remaining_s)} left)", flush=True)
 
-    def drop(self, steps: int) -> None:
-        """`steps` of the coming ones won't be needed."""
-        del self._expected[self._done : self._done + steps]
-
-    def insert(self, expected_s: float) -> None:
-        """One more step comes next."""
-        self._expected.insert(self._done, expected_s)
+    def drop(self, of: Hashable) -> None:
+        """What is left of `of` won't be needed."""
+        self._left = [step for step in self._left if step.of != of]
 
 
 class Ticker:

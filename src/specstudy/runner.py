@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from specstudy.catalog.paths import cache_dir, project_root, recorded_dir
 from specstudy.errors import ServerStartError, SpecstudyError, StoreWriteError, StudyError
 from specstudy.measure import Measured, Sampling, gpu_uuids, measure, record_of, unserved
 from specstudy.plan import Cell, Plan, ServerPlan, cell_facts, enough, expected_repeat_s
-from specstudy.progress import Progress, Ticker, duration_text
+from specstudy.progress import Progress, Step, Ticker, duration_text
 from specstudy.records import Provenance, Record, RecordStore, load_records, portable, provenance, without_port
 from specstudy.serving import ENGINES, Deployment, Server, launch_together, log_facts
 from specstudy.serving.logs import weights_size_gib
@@ -76,8 +75,14 @@ class Ledger:
         wanted = cell.repeats or self.plan.profile.measuring.min_repeats
         max_tokens = self.plan.profile.workloads[cell.workload].max_tokens
         imposed = server.deployment.imposed_acceptance_length
-        one = expected_repeat_s(cell, max_tokens, [*self._earlier, *self._records], self.plan.profile.measuring, imposed)
+        records = [*self._earlier, *self._records]
+        same_method = [record for record in records if _method(record) == _method(server.deployment)]
+        one = expected_repeat_s(cell, max_tokens, records, self.plan.profile.measuring, imposed, same_method)
         return [one] * max(1, wanted - len(self.repeats(server, cell)))
+
+
+def _method(of: Record | Deployment) -> tuple[str, str | None, int | None]:
+    return of.method, of.draft, of.num_speculative_tokens
 
 
 def argv_of(deployment: Deployment, engine: str) -> tuple[str, ...]:
@@ -98,14 +103,17 @@ def by_load(together: Sequence[Work]) -> list[tuple[Work, Cell]]:
     return sorted(pairs, key=lambda pair: loads.index(pair[1].label))
 
 
-def expected_steps(ledger: Ledger, work: Sequence[Work]) -> list[float]:
-    """Expected seconds of each step: the start of a group, then its cells in rounds, one repeat each."""
-    steps: list[float] = []
+def expected_steps(ledger: Ledger, work: Sequence[Work]) -> list[Step]:
+    """The start of a group, then each repeat that its cells still need."""
+    steps: list[Step] = []
     for together in groups(ledger.plan, work):
-        steps.append(ledger.plan.profile.measuring.start_guess_s)
-        rounds = itertools.zip_longest(*(ledger.expected_repeats(one.server, cell) for one, cell in by_load(together)))
-        steps += [expected_s for a_round in rounds for expected_s in a_round if expected_s is not None]
+        steps.append(Step(_names(together), "start", ledger.plan.profile.measuring.start_guess_s))
+        steps += [Step((one.label, cell.label), "repeat", each) for one, cell in by_load(together) for each in ledger.expected_repeats(one.server, cell)]
     return steps
+
+
+def _names(together: Sequence[Work]) -> str:
+    return ", ".join(one.label for one in together)
 
 
 def plan_text(ledger: Ledger) -> str:
@@ -132,7 +140,7 @@ def plan_text(ledger: Ledger) -> str:
 
 
 def _headline(ledger: Ledger, work: Sequence[Work]) -> str:
-    expected_s = sum(expected_steps(ledger, work))
+    expected_s = sum(step.expected_s for step in expected_steps(ledger, work))
     cells = sum(len(one.cells) for one in work)
     return f"{ledger.plan.chapter}: {len(work)} servers, {cells} cells to measure, about {duration_text(expected_s)}"
 
@@ -145,14 +153,18 @@ def _unsteady_text(record: Record) -> str:
 
 @dataclass(eq=False)
 class Unfinished:
-    """A cell on a server that is up, its good repeats so far, and how many more are counted on."""
+    """A cell on a server that is up, and its good repeats so far."""
 
     work: Work
     cell: Cell
     server: Server
     done: list[Record]
-    planned: int
     over: bool = False
+
+    @property
+    def step(self) -> tuple[str, str]:
+        """What its steps of the progress belong to."""
+        return self.work.label, self.cell.label
 
 
 class Runner:
@@ -180,27 +192,24 @@ class Runner:
         """Start them side by side; once all are up, measure one at a time while the rest stand idle."""
         engine = self._plan.profile.engine
         wanted = [(one.server.deployment, self._log(one)) for one in together]
-        labels = ", ".join(one.label for one in together)
+        labels = _names(together)
         self._progress.start()
         waiting = Ticker(f"starting {'the server' if len(together) == 1 else f'{len(together)} servers'} for {labels}")
         with launch_together(wanted, engine=engine.name, timeout_s=engine.start_timeout_s, waiting=waiting) as started:
             servers = [server for server in started if isinstance(server, Server)]
             if servers:
                 slowest_s = max(server.start_s for server in servers)
-                self._progress.finish(f"{labels}: {'server ready' if len(together) == 1 else f'{len(servers)} servers ready'} after {slowest_s:.0f} s")
+                self._progress.finish(labels, f"{labels}: {'server ready' if len(together) == 1 else f'{len(servers)} servers ready'} after {slowest_s:.0f} s")
             else:
-                self._progress.drop(1)
+                self._progress.drop(labels)
             up: dict[str, Server] = {}
             for one, server in zip(together, started, strict=True):
                 if isinstance(server, Server):
                     up[one.label] = server
                 else:
                     self._not_started(one, server)
-            self._rounds([self._unfinished(one, cell, up[one.label]) for one, cell in by_load(together) if one.label in up], servers)
-
-    def _unfinished(self, one: Work, cell: Cell, server: Server) -> Unfinished:
-        done, planned = self._ledger.repeats(one.server, cell), self._ledger.expected_repeats(one.server, cell)
-        return Unfinished(one, cell, server, done, len(planned))
+            cells = [(one, cell) for one, cell in by_load(together) if one.label in up]
+            self._rounds([Unfinished(one, cell, up[one.label], self._ledger.repeats(one.server, cell)) for one, cell in cells], servers)
 
     def _rounds(self, cells: Sequence[Unfinished], all_servers: Sequence[Server]) -> None:
         """One repeat of each, then the next, until each has enough.
@@ -229,8 +238,8 @@ class Runner:
 
     def _end(self, cell: Unfinished) -> None:
         """No further repeat of it."""
-        self._progress.drop(cell.planned)
-        cell.planned, cell.over = 0, True
+        self._progress.drop(cell.step)
+        cell.over = True
 
     def _fail(self, one: Work, error: SpecstudyError) -> None:
         self._failures.append(f"{one.label}: {error}")
@@ -244,26 +253,24 @@ class Runner:
         cell, repeat = one.cells[0], len(self._ledger.repeats(one.server, one.cells[0]))
         measured = unserved(cell.num_prompts, cell.arrival(self._seed(repeat)), error)
         self._keep(measured, one.server, cell, repeat, self._facts(self._log(one), self._ledger.argv(one.server), one.server))
-        self._progress.drop(sum(len(self._ledger.expected_repeats(one.server, cell)) for cell in one.cells))
+        for lost in one.cells:
+            self._progress.drop((one.label, lost.label))
         self._fail(one, error)
 
     def _cell(self, cell: Unfinished, all_servers: Sequence[Server]) -> None:
         """One repeat of a cell. It is over once its interval is narrow enough, or when a repeat fails."""
         self._progress.start()
-        if cell.planned == 0:
-            self._progress.insert(sum(record.duration_s or 0.0 for record in cell.done) / len(cell.done))
-        cell.planned = max(0, cell.planned - 1)
         neighbours = sum(other is not cell.server and other.process.poll() is None for other in all_servers)
         record = self._repeat(cell.server, cell.work.server, cell.cell, len(cell.done), neighbours)
         what = f"{cell.work.label}, {cell.cell.label}, repeat {len(cell.done) + 1}"
         if record.status == "failed":
             self._failures.append(f"{what}: {record.error}")
-            self._progress.finish(f"{what}: FAILED: {record.error}")
+            self._progress.finish(cell.step, f"{what}: FAILED: {record.error}")
             self._end(cell)
             cell.server.raise_if_dead()
             return
         cell.done.append(record)
-        self._progress.finish(f"{what}: {record.output_tokens_per_s:.1f} tok/s{_unsteady_text(record)}")
+        self._progress.finish(cell.step, f"{what}: {record.output_tokens_per_s:.1f} tok/s{_unsteady_text(record)}")
         cell.over = enough(self._plan.profile.measuring, cell.cell, cell.done)
 
     def _repeat(self, server: Server, server_plan: ServerPlan, cell: Cell, repeat: int, idle_neighbours: int) -> Record:

@@ -169,6 +169,10 @@ def test_when_a_cell_has_enough(record: Callable[..., Record], throughputs: list
 def test_what_a_repeat_is_expected_to_take(record: Callable[..., Record]) -> None:
     # The same load: the mean of 10 s and 20 s, and a fifth more for 4 warm-ups to 20 prompts.
     assert expected_repeat_s(cell(), 10, [record(duration_s=10.0), record(duration_s=20.0)], Measuring()) == pytest.approx(18)
+    # The same load with the same method tells more than with all of them, and another load of it nothing while this one is known.
+    known = [record(duration_s=10.0), record(duration_s=20.0)]
+    assert expected_repeat_s(cell(), 10, known, Measuring(), same_method=known[1:]) == pytest.approx(24)
+    assert expected_repeat_s(cell(), 10, known, Measuring(), same_method=[record(concurrency=64, num_prompts=640, duration_s=1.0)]) == pytest.approx(18)
     # Twice the output limit: 20 prompts of 10 tokens over 2 slots took 10 s, so 0.1 s a token and slot; 10 in a row x 20 tokens x 0.1 s, and a fifth.
     assert expected_repeat_s(cell(), 20, [record(duration_s=10.0)], Measuring()) == pytest.approx(24)
     # The same concurrency tells more than another one.
