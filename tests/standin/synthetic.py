@@ -199,6 +199,7 @@ def _cell(chapter: str, workload: str, c: int, method: dict[str, Any]) -> Iterat
             ttft_ms_mean=20 + 0.5 * c + (2 if k else 0) + rng.random(),
             ttft_ms_p50=19 + 0.5 * c + (2 if k else 0) + rng.random(),
             tpot_ms_mean=step_ms / length,
+            tpot_ms_p50=step_ms / length,
             e2e_ms_mean=20 + 64 * step_ms / length,
             queue_wait_ms_mean=0.1,
             chunk_gap_ms_p99=step_ms * 1.4,

@@ -1,7 +1,7 @@
 """What the book's pages call: a chapter's records under whichever profile has some, what they cost, the heads' cards, the first page's answers."""
 
 from specstudy.book.answers import answers, recorded_table
-from specstudy.book.chapter import Chapter, open_chapter, open_full_size, runner_note
+from specstudy.book.chapter import Chapter, baseline_note, open_chapter, open_full_size, runner_note
 from specstudy.book.cost import Costs, open_costs
 from specstudy.book.heads import Heads, shipped_heads
 from specstudy.book.limits import cell_shares, machine_limits, step_traces
@@ -15,6 +15,7 @@ __all__ = [
     "Quantization",
     "Scaling",
     "answers",
+    "baseline_note",
     "cell_shares",
     "machine_limits",
     "open_chapter",

@@ -12,7 +12,7 @@ from specstudy.book.served_heads import other_drafts_note
 from specstudy.book.unrecorded import unrecorded
 from specstudy.catalog import Profile, load_profile, names_in
 from specstudy.errors import ConfigError, StudyError
-from specstudy.figures import Shown, Text, engine_note, on_another_runner, source_note
+from specstudy.figures import Shown, Text, baselines_on_two_runners, engine_note, on_another_runner, source_note
 from specstudy.figures.text import NOTHING
 from specstudy.study import LIVE_DEFAULT, Study, check_parameters, open_study, read_study, results_folder
 
@@ -84,6 +84,22 @@ def runner_note(chapter: Chapter, other: str, mode: str = "recorded", results_di
     return Text(
         f"**Bound to a model runner.** {told} (chapter {number}). Without P-EAGLE a deployment isn't bound to this "
         f"runner: weigh P-EAGLE against EAGLE-3 in chapter {number}, not against EAGLE-3 here."
+    )
+
+
+def baseline_note(chapter: Chapter, other: str, mode: str = "recorded", results_dir: str | None = None) -> Text:
+    """How fast the target is without speculation under chapter `other` of the same profile, if another model runner ran there.
+
+    Ratios are made on one runner, so that they are the method's; a reader's server without speculation may run on either.
+    """
+    profile = chapter.cells[0].records[0].profile if chapter.cells else ""
+    told = baselines_on_two_runners(chapter.cells, cells_of(other, profile, results_folder(mode, results_dir)))
+    number = other.split("_")[0]
+    if not told:
+        return Text(f"*The baseline wasn't recorded on another model runner in chapter {number} of this profile.*")
+    return Text(
+        f"**Which baseline?** A ratio here is fair where both ran on one model runner. Chapter {number} serves the same target on another. {told} "
+        "Where the other runner's baseline is the faster one, speculation gains less over it than the ratios here say."
     )
 
 

@@ -30,7 +30,7 @@ from specstudy.figures.published import (
     published_peagle_table,
     silent_killers_table,
 )
-from specstudy.figures.runners import on_another_runner
+from specstudy.figures.runners import baselines_on_two_runners, on_another_runner
 from specstudy.figures.stack import Shown, Stack
 from specstudy.figures.tables import Table, acceptance_table, latency_table, ratio_text, speedup_table, throughput_table, versions_table, with_interval
 from specstudy.figures.text import Text
@@ -51,6 +51,7 @@ __all__ = [
     "along_table",
     "badge",
     "baseline_conclusion",
+    "baselines_on_two_runners",
     "beside_published_conclusion",
     "beside_published_table",
     "best_k_ratio",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.standin.synthetic import chapter_04, chapter_05, repeats, write
 
-from specstudy.book import answers, open_chapter, runner_note, shipped_heads
+from specstudy.book import answers, baseline_note, open_chapter, runner_note, shipped_heads
 from specstudy.catalog.packed_files import packed_sha256
 from specstudy.errors import ConfigError
 from specstudy.figures import Picture, Table
@@ -122,6 +122,9 @@ def test_a_chapter_bound_to_one_runner_says_what_the_other_gives(tmp_path: Path)
     assert "on model runner V1" in told and "on V2" in told and "in chapter 04, not against EAGLE-3 here" in told
     assert "wasn't recorded on another model runner" in runner_note(chapter, "05_peagle", results_dir=str(tmp_path)).markdown
     assert "Bound to a model runner: smollm2-135m-eagle3" in answers(str(tmp_path)).markdown
+    other = baseline_note(open_chapter("04_eagle3", results_dir=str(tmp_path)), "05_peagle", results_dir=str(tmp_path)).markdown
+    assert other.startswith("**Which baseline?**") and "here on model runner V2 and there on V1" in other
+    assert "wasn't recorded on another model runner" in baseline_note(chapter, "05_peagle", results_dir=str(tmp_path)).markdown
 
 
 def test_heads_that_never_saw_a_long_prompt_say_so_beside_long_contexts(tmp_path: Path) -> None:
