@@ -340,16 +340,16 @@ def cell_facts(plan: Plan, deployment: Deployment, cell: Cell) -> dict[str, Any]
     }
 
 
-def enough(rules: Measuring, cell: Cell, repeats: Sequence[Record]) -> bool:
+def enough(rules: Measuring, wanted: int | None, repeats: Sequence[Record]) -> bool:
     """Whether a cell needs no further repeat.
 
-    As many as the cell itself asks for, if it does. Otherwise at least min_repeats; then until the 95 % interval
+    As many as are `wanted` of it, if its section says a number. Otherwise at least min_repeats; then until the 95 % interval
     of throughput is narrow enough, max_repeats are done, or one more would pass the cell's time budget. It looks
     at records alone, so a rerun decides as the run did.
     """
     n = len(repeats)
-    if cell.repeats is not None:
-        return n >= cell.repeats
+    if wanted is not None:
+        return n >= wanted
     if n < rules.min_repeats:
         return False
     if n >= rules.max_repeats or mean_interval([record.output_tokens_per_s or 0.0 for record in repeats]).half_width_share <= rules.target_interval:

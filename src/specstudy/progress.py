@@ -25,9 +25,9 @@ def duration_text(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """Something that takes time: `of` names what it belongs to, `kind` what it is like."""
+    """Something that takes time: `part` is the part of the work that it belongs to, `kind` what it is like."""
 
-    of: Hashable
+    part: Hashable
     kind: str
     expected_s: float
 
@@ -58,19 +58,29 @@ class Progress:
         """A step begins."""
         self._began = time.monotonic()
 
-    def finish(self, of: Hashable, text: str) -> None:
-        """The step that began last has ended: the first that is left of `of`, or one that nobody expected. Prints a line with what is left."""
-        step = next((step for step in self._left if step.of == of), None)
-        if step is not None:
-            self._left.remove(step)
-            self._took.setdefault(step.kind, []).append((step.expected_s, time.monotonic() - self._began))
+    def finish(self, part: Hashable, text: str, further: Step | None = None) -> None:
+        """The step that began last, the first that is left of `part`, has ended; `further`: one more that nobody expected. Prints a line with what is left.
+
+        Raises KeyError if no step of the part is left.
+        """
+        step = next((step for step in self._left if step.part == part), None)
+        if step is None:
+            raise KeyError(part)
+        self._left.remove(step)
+        self._took.setdefault(step.kind, []).append((step.expected_s, time.monotonic() - self._began))
         self._done += 1
+        if further is not None:
+            self._left.append(further)
         steps = self._done + len(self._left)
         print(f"[{self._done:{len(str(steps))}}/{steps}] {text} (about {duration_text(self.remaining_s)} left)", flush=True)
 
-    def drop(self, of: Hashable) -> None:
-        """What is left of `of` won't be needed."""
-        self._left = [step for step in self._left if step.of != of]
+    def left(self, part: Hashable) -> int:
+        """How many steps of the part are expected yet."""
+        return sum(step.part == part for step in self._left)
+
+    def drop(self, part: Hashable) -> None:
+        """What is left of the part won't be needed."""
+        self._left = [step for step in self._left if step.part != part]
 
 
 class Ticker:

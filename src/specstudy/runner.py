@@ -68,7 +68,7 @@ class Ledger:
         return [one for one in work if one.cells]
 
     def _done(self, server: ServerPlan, cell: Cell) -> bool:
-        return enough(self.plan.profile.measuring, cell, self.repeats(server, cell))
+        return enough(self.plan.profile.measuring, cell.repeats, self.repeats(server, cell))
 
     def expected_repeats(self, server: ServerPlan, cell: Cell) -> list[float]:
         """Expected seconds of each repeat that the cell still needs at least."""
@@ -162,7 +162,7 @@ class Unfinished:
     over: bool = False
 
     @property
-    def step(self) -> tuple[str, str]:
+    def part(self) -> tuple[str, str]:
         """What its steps of the progress belong to."""
         return self.work.label, self.cell.label
 
@@ -238,7 +238,7 @@ class Runner:
 
     def _end(self, cell: Unfinished) -> None:
         """No further repeat of it."""
-        self._progress.drop(cell.step)
+        self._progress.drop(cell.part)
         cell.over = True
 
     def _fail(self, one: Work, error: SpecstudyError) -> None:
@@ -265,13 +265,17 @@ class Runner:
         what = f"{cell.work.label}, {cell.cell.label}, repeat {len(cell.done) + 1}"
         if record.status == "failed":
             self._failures.append(f"{what}: {record.error}")
-            self._progress.finish(cell.step, f"{what}: FAILED: {record.error}")
+            self._progress.finish(cell.part, f"{what}: FAILED: {record.error}")
             self._end(cell)
             cell.server.raise_if_dead()
             return
         cell.done.append(record)
-        self._progress.finish(cell.step, f"{what}: {record.output_tokens_per_s:.1f} tok/s{_unsteady_text(record)}")
-        cell.over = enough(self._plan.profile.measuring, cell.cell, cell.done)
+        cell.over = enough(self._plan.profile.measuring, cell.cell.repeats, cell.done)
+        mean_s = sum(record.duration_s or 0.0 for record in cell.done) / len(cell.done)
+        further = Step(cell.part, "repeat", mean_s) if not cell.over and self._progress.left(cell.part) == 1 else None
+        self._progress.finish(cell.part, f"{what}: {record.output_tokens_per_s:.1f} tok/s{_unsteady_text(record)}", further)
+        if cell.over:
+            self._progress.drop(cell.part)
 
     def _repeat(self, server: Server, server_plan: ServerPlan, cell: Cell, repeat: int, idle_neighbours: int) -> Record:
         plan, rules = self._plan, self._plan.profile.measuring

@@ -163,7 +163,7 @@ RULES = Measuring(min_repeats=3, max_repeats=5, target_interval=0.03, cell_budge
 )
 def test_when_a_cell_has_enough(record: Callable[..., Record], throughputs: list[float], seconds: float, repeats: int | None, done: bool) -> None:
     measured = [record(output_tokens_per_s=throughput, duration_s=seconds) for throughput in throughputs]
-    assert enough(RULES, cell(repeats=repeats), measured) is done
+    assert enough(RULES, repeats, measured) is done
 
 
 def test_what_a_repeat_is_expected_to_take(record: Callable[..., Record]) -> None:

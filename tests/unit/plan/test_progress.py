@@ -31,8 +31,16 @@ def test_steps_that_are_dropped_or_come_on_top(monkeypatch: pytest.MonkeyPatch, 
     progress = Progress([Step("chat", "repeat", 10), Step("code", "repeat", 20), Step("chat", "repeat", 10), Step("code", "repeat", 20)])
     clock.step(progress, "code", 20)
     progress.drop("chat")  # one of its own is left, whatever was planned between
-    assert progress.remaining_s == 20
-    clock.step(progress, "code", 20)
-    clock.step(progress, "code", 500)  # nobody expected it, so it corrects nothing
-    assert progress.remaining_s == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "[3/3] code (about 0 s left)"
+    assert progress.remaining_s == 20 and progress.left("code") == 1 and progress.left("chat") == 0
+    progress.start()
+    clock.now += 20
+    progress.finish("code", "code", Step("code", "repeat", 25))
+    assert progress.remaining_s == 25
+    assert capsys.readouterr().out.splitlines()[-1] == "[2/3] code (about 25 s left)"
+
+
+def test_a_step_that_nobody_expected_is_a_mistake() -> None:
+    progress = Progress([Step("chat", "repeat", 10)])
+    progress.start()
+    with pytest.raises(KeyError, match="code"):
+        progress.finish("code", "code")
