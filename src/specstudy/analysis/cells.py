@@ -97,15 +97,9 @@ class Cell:
             }
         )
 
-    @cached_property
-    def gaps_ms(self) -> np.ndarray:
-        """Every pause between two chunks, all repeats."""
-        lists = [np.asarray(gaps) for gaps in self.requests["chunk_gap_us"] if len(gaps)]
-        return np.concatenate(lists) / 1e3 if lists else np.array([])
-
     def percentile(self, metric: str, q: float) -> float | None:
-        """Percentile over the pooled requests ("chunk_gap_ms": over the gaps); None for p99 from under 300 values."""
-        values = self.gaps_ms if metric == "chunk_gap_ms" else self.pooled[metric].dropna().to_numpy()
+        """Percentile over the pooled requests; None for p99 from under 300 values."""
+        values = self.pooled[metric].dropna().to_numpy()
         if len(values) == 0 or (q >= 99 and len(values) < P99_NEEDS):
             return None
         return float(np.percentile(values, q))

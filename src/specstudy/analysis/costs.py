@@ -11,6 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from specstudy.analysis.cells import Cell, with_baseline
+from specstudy.analysis.shares import CHUNK_IS_STEP_WITHIN
 from specstudy.analysis.speedup import paired
 from specstudy.analysis.stats import CONFIDENCE, Interval, mean_interval, paired_ratio
 from specstudy.records.schema import P99_NEEDS, Record
@@ -93,7 +94,8 @@ def _size_bytes(given: str) -> float:
 class LatencyChange:
     """Latencies of a method over the baseline's at the same load, as ratios with 95 % intervals; None where not measurable.
 
-    `ttft_p50`, `chunk_gap_p99`: paired by repeat. `tpot_p99`, `e2e_p99`: of the requests of all repeats, see `p99_ratio`.
+    `ttft_p50`, `chunk_gap_p99`: paired by repeat. `tpot_p99`, `e2e_p99`: of the requests of all repeats, see `p99_ratio`. There is no
+    `chunk_gap_p99` where the baseline's chunks hold more than a step's one token: those were merged, and the pause between them is no step.
     """
 
     cell: Cell
@@ -118,10 +120,16 @@ def latency_changes(cells: Sequence[Cell]) -> list[LatencyChange]:
                 ttft_p50=paired_ratio(*pairs) if pairs else None,
                 tpot_p99=p99_ratio(cell, baseline, "tpot_ms"),
                 e2e_p99=p99_ratio(cell, baseline, "e2e_ms"),
-                chunk_gap_p99=_of_records(cell, baseline, "chunk_gap_ms_p99"),
+                chunk_gap_p99=None if merged(baseline) else _of_records(cell, baseline, "chunk_gap_ms_p99"),
             )
         )
     return found
+
+
+def merged(baseline: Cell) -> bool:
+    """Whether a server without speculation, which makes one token a step, had its chunks merged before they were read."""
+    carried = baseline.interval("tokens_per_chunk_mean")
+    return carried is not None and carried.estimate - 1 > CHUNK_IS_STEP_WITHIN
 
 
 def _of_records(cell: Cell, baseline: Cell, field: str) -> Interval | None:
@@ -164,11 +172,13 @@ def _requests(cell: Cell, metric: str) -> pd.Series[float]:
 class Rejection:
     """The tail that rejection makes, from the chunks of one cell after the first of each answer; times in ms.
 
+    `repeats`: those whose chunks were kept. A repository keeps few of them, for their size.
     `single` is the share of chunks with one token: in a step with a draft, all of it was rejected. Their pause is set beside
     that of fuller chunks. `per_token_p99` is the 99th percentile of the pause divided by the tokens that it brought.
     """
 
     cell: Cell
+    repeats: int
     chunks: int
     single: float
     single_gap_p50: float | None
@@ -187,8 +197,13 @@ def rejections(cells: Sequence[Cell]) -> list[Rejection]:
         alone = tokens == 1
         single_p50, fuller_p50 = (float(np.median(gaps[which])) if which.any() else None for which in (alone, ~alone))
         p99, per_token = float(np.percentile(gaps, 99)), float(np.percentile(gaps / tokens, 99))
-        found.append(Rejection(cell, len(gaps), float(alone.mean()), single_p50, fuller_p50, p99, per_token))
+        found.append(Rejection(cell, _repeats_with_chunks(cell), len(gaps), float(alone.mean()), single_p50, fuller_p50, p99, per_token))
     return found
+
+
+def _repeats_with_chunks(cell: Cell) -> int:
+    kept = cell.requests["chunk_gap_us"].map(len) > 0
+    return int(cell.requests["record_id"][kept].nunique())
 
 
 def _chunks(cell: Cell) -> tuple[np.ndarray, np.ndarray]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specstudy.analysis.cells import Cell, with_baseline
-from specstudy.analysis.speedup import Speedup
-from specstudy.analysis.stats import Interval, mean_interval, paired_ratio
+from specstudy.analysis.speedup import Speedup, of_rates
+from specstudy.analysis.stats import Interval, mean_interval
 from specstudy.measure.metrics.decode import Decoding, decoding
 from specstudy.records.schema import Record
 
@@ -64,10 +64,5 @@ def _decoding(cell: Cell, record: Record, slots: int) -> Decoding | None:
 def decode_speedups(cells: Sequence[Cell]) -> list[Speedup]:
     """Decode throughput over the baseline's, paired by repeat; one for each cell with a method and a baseline."""
     rates = {id(found.cell): found.by_repeat for found in decode_throughputs(cells)}
-    speedups = []
-    for cell, baseline in with_baseline(cells):
-        ours, theirs = rates.get(id(cell), {}), rates.get(id(baseline), {})
-        shared = sorted(ours.keys() & theirs.keys())
-        if shared:
-            speedups.append(Speedup(cell, baseline, paired_ratio([ours[repeat] for repeat in shared], [theirs[repeat] for repeat in shared])))
-    return speedups
+    found = (of_rates(cell, baseline, rates.get(id(cell), {}), rates.get(id(baseline), {})) for cell, baseline in with_baseline(cells))
+    return [one for one in found if one is not None]

@@ -106,7 +106,7 @@ def _best_table(cells: Sequence[Cell]) -> str:
 
 
 def _rivals_text(close: Sequence[str], found: Sequence[Speedup], best: Speedup) -> str:
-    others = sum(one.cell.load == best.cell.load for one in found) - 1
+    others = sum(one.cell.load == best.cell.load and one.same_runner for one in found) - best.same_runner
     if not others:
         return DASH
     return some_of(close, others) if close else "none"

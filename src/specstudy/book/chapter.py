@@ -96,10 +96,10 @@ def baseline_note(chapter: Chapter, other: str, mode: str = "recorded", results_
     told = baselines_on_two_runners(chapter.cells, cells_of(other, profile, results_folder(mode, results_dir)))
     number = other.split("_")[0]
     if not told:
-        return Text(f"*The baseline wasn't recorded on another model runner in chapter {number} of this profile.*")
+        return Text(f"*No baseline is known to have run on another model runner in chapter {number} of this profile.*")
     return Text(
-        f"**Which baseline?** A ratio here is fair where both ran on one model runner. Chapter {number} serves the same target on another. {told} "
-        "Where the other runner's baseline is the faster one, speculation gains less over it than the ratios here say."
+        f"**Which baseline?** A server without speculation needn't run on the methods' model runner; chapter {number} has it on another. {told} What "
+        "speculation here gains over a server on that runner wasn't measured: it may be less than the ratios on this page, nothing, or a loss."
     )
 
 

@@ -81,7 +81,8 @@ def latency_change_table(cells: Sequence[Cell]) -> Table | Text:
     ]
     note = (
         "Ratios to the baseline at the same load; under 1 is better. TTFT and chunk gap: paired by repeat. TPOT and E2E p99: the requests of all repeats, "
-        f"interval over repeats, by leaving out one at a time; {DASH} under {P99_NEEDS} of them. An interval that holds 1 is no difference."
+        f"interval over repeats, by leaving out one at a time; {DASH} under {P99_NEEDS} of them, and for a chunk gap where the baseline's chunks were "
+        "merged on the way, so that the pause between them is no step's. An interval that holds 1 is no difference."
     )
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
 
@@ -101,11 +102,13 @@ def rejection_table(cells: Sequence[Cell]) -> Table | Text:
             "before fuller ones": number(one.fuller_gap_p50, 2),
             "pause p99 ms": number(one.gap_p99, 2),
             "pause per token p99 ms": number(one.per_token_p99, 2),
+            "from repeats": f"{one.repeats} of {len(one.cell.records)}",
         }
         for one in found
     ]
     note = (
-        "Chunks after the first of each answer, all repeats. With a draft in every step a chunk of one token is a step whose drafts were all rejected. "
+        "Chunks after the first of each answer, of the repeats whose chunks were kept: one alone says little of the tail, which differs from repeat to "
+        "repeat, see the next table. With a draft in every step a chunk of one token is a step whose drafts were all rejected. "
         "Chunks that were merged on the way count as one."
     )
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)

@@ -19,6 +19,7 @@ from specstudy.analysis import (
     weight_read_gib_per_s,
 )
 from specstudy.analysis.cells import load_of, variant_of
+from specstudy.analysis.costs import merged
 from specstudy.analysis.families import family_labels, family_of
 from specstudy.analysis.speedup import choosable
 from specstudy.catalog import load_target
@@ -31,6 +32,7 @@ from specstudy.records.schema import Record
 
 RULES = Measuring()
 SCHEDULING = {True: "asynchronous scheduling", False: "synchronous scheduling", None: "scheduling not stated in the log"}
+OTHER_RUNNER = " ‡"  # beside a ratio to a baseline on another of vLLM's model runners
 
 
 def source_note(records: Sequence[Record], skipped: Sequence[object] = ()) -> Text:
@@ -184,8 +186,13 @@ def speculation_conclusion(cells: Sequence[Cell]) -> Text:
         )
     losers = [one for one in found if one.flagged]
     if losers:
-        named = "; ".join(f"{one.cell.variant.label} at {one.cell.load.label} ({one.ratio.estimate:.2f})" for one in losers)
-        lines.append(f"Flagged, under 0.95 of the baseline: {named}.")
+        named = "; ".join(
+            f"{one.cell.variant.label} at {one.cell.load.label} ({one.ratio.estimate:.2f}{'' if one.same_runner else OTHER_RUNNER})" for one in losers
+        )
+        other = (
+            "" if all(one.same_runner for one in losers) else f" {OTHER_RUNNER}: on another model runner than the baseline, so part of it may be the runner's."
+        )
+        lines.append(f"Flagged, under 0.95 of the baseline: {named}.{other}")
     lines += [_guess_text(one) for one in found if one.cell.load == found[0].cell.load]
     lines.append(_tail_text(cells))
     return Text("\n".join(f"- {line}" for line in lines if line))
@@ -200,7 +207,7 @@ def left_out_text(best: Speedup, found: Sequence[Speedup]) -> str:
 
 def apart_text(best: Speedup, found: Sequence[Speedup]) -> str:
     """Which others at its load the highest isn't told apart from, or how many of how many."""
-    others = sum(one.cell.load == best.cell.load for one in found) - 1
+    others = sum(one.cell.load == best.cell.load and one.same_runner for one in found) - best.same_runner
     close = [one.cell.variant.label for one in rivals(best, found)]
     return f"; not told apart from {some_of(close, others)}" if close else ""
 
@@ -233,7 +240,7 @@ def _tail_text(cells: Sequence[Cell]) -> str:
     """At the highest load of the page, where rejected drafts and other requests' prompts make most of it."""
     load = max((cell.load for cell in cells), key=lambda load: load.concurrency or 0)
     here = [cell for cell in cells if cell.load == load]
-    told = [f"{cell.label} {p99:.1f} ms" for cell in here if (p99 := cell.percentile("chunk_gap_ms", 99)) is not None]
+    told = [f"{cell.label} {with_interval(p99)} ms" for cell in here if (p99 := cell.interval("chunk_gap_ms_p99")) is not None and not _merged(cell)]
     if not told:
         return ""
     why = (
@@ -241,7 +248,12 @@ def _tail_text(cells: Sequence[Cell]) -> str:
         if in_bursts(here) and any(cell.variant.method == "none" for cell in here)
         else ""
     )
-    return f"99th percentile of the pause between chunks at {load.label}: {', '.join(told)}.{why}"
+    left = " The baseline's isn't comparable: its chunks were merged on the way." if any(_merged(cell) for cell in here) else ""
+    return f"99th percentile of the pause between chunks at {load.label}: {', '.join(told)}.{left}{why}"
+
+
+def _merged(cell: Cell) -> bool:
+    return cell.variant.method == "none" and merged(cell)
 
 
 def in_bursts(cells: Sequence[Cell]) -> bool:

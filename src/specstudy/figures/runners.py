@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specstudy.analysis import Cell, Interval, Speedup, of_main_workload, speedups
-from specstudy.figures.tables import ratio_text
+from specstudy.analysis import Cell, Speedup, of_main_workload, speedups
+from specstudy.analysis.stats import mean_interval, unpaired_ratio
+from specstudy.figures.tables import ratio_text, with_interval
 
 EAGLE3 = "eagle3"
+SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 def on_another_runner(here: Sequence[Cell], there: Sequence[Cell]) -> str:
@@ -32,47 +34,51 @@ def on_another_runner(here: Sequence[Cell], there: Sequence[Cell]) -> str:
 def baselines_on_two_runners(here: Sequence[Cell], there: Sequence[Cell]) -> str:
     """Sentences that set the median TPOT without speculation in `here` beside `there`, where another model runner ran; else nothing.
 
-    The two come from two allocations, and their answers may differ in length, so no ratio is made of them.
+    The ratio of the two is Welch's, over repeats that share nothing. Where they come from two allocations it holds the hosts' difference too.
     """
     ours, theirs = _baselines(here), _baselines(there)
-    both = [(ours[c], theirs[c]) for c in sorted(ours.keys() & theirs.keys()) if _on_two(_of(ours[c]), _of(theirs[c]))]
+    both = [(ours[c], theirs[c]) for c in sorted(ours.keys() & theirs.keys()) if _on_two(_runner_of(ours[c]), _runner_of(theirs[c]))]
     if not both:
         return ""
-    first, second = both[0]
-    told = "; ".join(f"{_ms(_tpot(mine))} and {_ms(_tpot(other))} at c={mine.load.concurrency}" for mine, other in both)
-    lines = [f"Median TPOT without speculation, here on model runner {_of(first)} and there on {_of(second)}: {told}."]
-    sooner = [(mine, other) for mine, other in both if not _tpot(mine).overlaps(_tpot(other))]
-    for runner, faster in (
-        (_of(second), [mine for mine, other in sooner if _tpot(other).estimate < _tpot(mine).estimate]),
-        (_of(first), [mine for mine, other in sooner if _tpot(mine).estimate < _tpot(other).estimate]),
-    ):
-        if faster:
-            lines.append(f"Told apart at c={', '.join(str(mine.load.concurrency) for mine in faster)}: {runner} is the faster one.")
-    if not sooner:
-        lines.append("They aren't told apart at any load.")
-    here_tokens, there_tokens = first.records[0].max_tokens, second.records[0].max_tokens
-    lengths = "" if here_tokens == there_tokens else f" and answers have {here_tokens} tokens here, {there_tokens} there"
-    return " ".join([*lines, f"The host was another{lengths}, so no ratio is made of the two."])
+    mine, other = both[0]
+    compared = "; ".join(_compared(one, another) for one, another in both)
+    lines = [f"Median TPOT without speculation on {_chosen(mine)} here and on {_chosen(other)} there: {compared}."]
+    apart = "They come from two allocations, so a difference may be the hosts'" if mine.allocation != other.allocation else ""
+    here_tokens, there_tokens = mine.records[0].max_tokens, other.records[0].max_tokens
+    if here_tokens != there_tokens:
+        begun = f"{apart}; and answers" if apart else "Answers"
+        apart = f"{begun} have {here_tokens} tokens here and {there_tokens} there: more prompts come between the tokens of shorter ones"
+    return " ".join([*lines, *([f"{apart}."] if apart else [])])
 
 
 def _baselines(cells: Sequence[Cell]) -> dict[int, Cell]:
-    """Of the main workload, by requests in flight."""
-    plain = [cell for cell in of_main_workload(cells) if cell.variant.method == "none" and cell.interval("tpot_ms_p50") is not None]
-    return {cell.load.concurrency: cell for cell in plain if cell.load.concurrency is not None}
-
-
-def _of(cell: Cell) -> str | None:
-    return cell.records[0].model_runner
-
-
-def _tpot(cell: Cell) -> Interval:
-    found = cell.interval("tpot_ms_p50")
-    assert found is not None  # _baselines leaves the others out
+    """Of the main workload, by requests in flight; of several the first."""
+    found: dict[int, Cell] = {}
+    for cell in of_main_workload(cells):
+        if cell.variant.method == "none" and cell.load.concurrency is not None and _tpots(cell):
+            found.setdefault(cell.load.concurrency, cell)
     return found
 
 
-def _ms(interval: Interval) -> str:
-    return f"{interval.estimate:.2f} ± {(interval.high - interval.low) / 2:.2f} ms"
+def _tpots(cell: Cell) -> list[float]:
+    return [record.tpot_ms_p50 for record in cell.records if record.tpot_ms_p50]
+
+
+def _runner_of(cell: Cell) -> str | None:
+    return cell.records[0].model_runner
+
+
+def _chosen(cell: Cell) -> str:
+    """Like model runner V1, set by VLLM_USE_V2_MODEL_RUNNER."""
+    by = f"set by {SWITCH}" if any(setting.startswith(f"{SWITCH}=") for setting in cell.records[0].server_env) else "vLLM's own choice"
+    return f"model runner {_runner_of(cell)} ({by})"
+
+
+def _compared(mine: Cell, other: Cell) -> str:
+    ratio = unpaired_ratio(_tpots(other), _tpots(mine))
+    sure = "" if ratio.excludes(1.0) else ", no difference" if ratio.n > 1 else ", one repeat"
+    values = " and ".join(with_interval(mean_interval(_tpots(cell)), 2) for cell in (mine, other))
+    return f"{values} ms at c={mine.load.concurrency}, {_runner_of(other)}'s {ratio_text(ratio)} of {_runner_of(mine)}'s{sure}"
 
 
 def _own(cells: Sequence[Cell]) -> list[Speedup]:

@@ -120,23 +120,25 @@ def test_the_same_head_on_another_runner_is_set_beside_it() -> None:
     assert figures.on_another_runner(here, sides(60, 200, model_runner=None)) == ""
 
 
-def test_baselines_of_two_runners_are_set_side_by_side_without_a_ratio() -> None:
+def test_baselines_of_two_runners_are_set_side_by_side() -> None:
     def plain(tpots: list[float], concurrency: int, **fields: Any) -> Cell:
         return repeats(tpots, "tpot_ms_p50", concurrency=concurrency, **fields)
 
-    # Student's t for 2 degrees of freedom is 4.303: 2.0 ± 4.303 x 0.1 / sqrt(3).
-    here = [plain([1.9, 2.0, 2.1], 1, model_runner="V2"), plain([2.9, 3.0, 3.1], 8, model_runner="V2")]
-    other: dict[str, Any] = {"model_runner": "V1", "max_tokens": 64, "workload": "chat-64"}
-    there = [plain([1.3, 1.4, 1.5], 1, **other), plain([3.0, 3.1, 3.2], 8, **other)]
-    assert figures.baselines_on_two_runners(here, there) == (
-        "Median TPOT without speculation, here on model runner V2 and there on V1: 2.00 ± 0.25 ms and 1.40 ± 0.25 ms at c=1; "
-        "3.00 ± 0.25 ms and 3.10 ± 0.25 ms at c=8. Told apart at c=1: V1 is the faster one. "
-        "The host was another and answers have 256 tokens here, 64 there, so no ratio is made of the two."
+    here = [plain([2.0, 2.0, 2.0], 1, model_runner="V2", allocation="a" * 12), plain([2.9, 3.0, 3.1], 8, model_runner="V2", allocation="a" * 12)]
+    other: dict[str, Any] = {"model_runner": "V1", "max_tokens": 64, "workload": "chat-64", "server_env": ("VLLM_USE_V2_MODEL_RUNNER=0",)}
+    there = [plain([1.4, 1.4, 1.4], 1, allocation="b" * 12, **other), plain([3.0, 3.1, 3.2], 8, allocation="b" * 12, **other)]
+    # Student's t for 2 degrees of freedom is 4.303: 3.0 ± 4.303 x 0.1 / sqrt(3) = 0.25. Three equal repeats have no width.
+    told = figures.baselines_on_two_runners(here, there)
+    assert told.startswith(
+        "Median TPOT without speculation on model runner V2 (vLLM's own choice) here and on model runner V1 (set by VLLM_USE_V2_MODEL_RUNNER) there: "
+        "2.00 ± 0.00 and 1.40 ± 0.00 ms at c=1, V1's 0.70 (0.70 to 0.70) of V2's; 3.00 ± 0.25 and 3.10 ± 0.25 ms at c=8, V1's 1.03 ("
     )
-    assert "Told apart at c=1: V1 is the faster one." in figures.baselines_on_two_runners(there, here)
-    assert "They aren't told apart at any load. The host was another, so" in figures.baselines_on_two_runners(
-        here[1:], [plain([3.0, 3.1, 3.2], 8, model_runner="V1")]
+    assert told.endswith(
+        "of V2's, no difference. They come from two allocations, so a difference may be the hosts'; and answers have 256 tokens here and 64 there: "
+        "more prompts come between the tokens of shorter ones."
     )
+    together = figures.baselines_on_two_runners(here[:1], [plain([1.4, 1.4, 1.4], 1, model_runner="V1", allocation="a" * 12)])
+    assert together.endswith("V1's 0.70 (0.70 to 0.70) of V2's.")
     assert figures.baselines_on_two_runners(here, [plain([1.3, 1.4, 1.5], 1, model_runner="V2")]) == ""
     assert figures.baselines_on_two_runners(here, []) == ""
 
