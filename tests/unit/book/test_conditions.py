@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.standin.synthetic import cell, record
+from tests.standin.synthetic import cell, record, repeats
 
 from specstudy.analysis import Cell
 from specstudy.book.conditions import conditions
@@ -14,7 +16,7 @@ CHAPTER = "05_peagle"
 
 def measured(k: int, concurrency: int, others: list[float | None]) -> Cell:
     own = {"method": "eagle3", "draft": "smollm2-135m-eagle3", "num_speculative_tokens": k, "workload": "chat-64", "concurrency": concurrency}
-    return cell([record(repeat=i, host_other_cpu_share=share, **own) for i, share in enumerate(others)])
+    return cell([record(repeat=i, host_other_cpu_share=share, output_tokens_per_s=100.0, duration_s=3.0, **own) for i, share in enumerate(others)])
 
 
 @pytest.mark.parametrize("others", [0.05, None])
@@ -24,9 +26,23 @@ def test_nothing_is_said_of_cells_that_are_whole_and_alike(others: float | None)
 
 def test_cells_with_fewer_repeats_than_the_profile_asks_for_are_counted() -> None:
     cells = [measured(1, 1, [None] * 5), measured(2, 1, [None] * 4), measured(3, 1, [None] * 3)]
-    assert (
-        conditions(load_profile("h200-smollm2"), CHAPTER, cells) == "**Fewer repeats than planned:** in 2 of 3 cells 3 to 4, where the profile now asks for 5."
+    assert conditions(load_profile("h200-smollm2"), CHAPTER, cells) == (
+        "**Short of the profile's rules:** 2 of 3 cells lack a repeat or more. 2 of them have 3 to 4, fewer than the least. "
+        "The recording ended before, or was told another number."
     )
+
+
+@pytest.mark.parametrize(("seconds", "short"), [(3.0, True), (10.0, False)])
+def test_cells_that_are_known_less_well_than_aimed_at_are_counted(seconds: float, short: bool) -> None:
+    """Of five repeats 90 to 110 the interval is ± 2.776 x 7.07 / sqrt(5) = 8.8 % of the mean; a sixth would take 18 s of the 20 that are allowed, or 60."""
+    own: dict[str, Any] = {"method": "eagle3", "draft": "smollm2-135m-eagle3", "num_speculative_tokens": 1, "workload": "chat-64", "concurrency": 1}
+    wide = repeats([90.0, 100.0, 110.0, 100.0, 100.0], duration_s=seconds, **own)
+    told = conditions(load_profile("h200-smollm2"), CHAPTER, [wide, measured(2, 1, [None] * 5)])
+    assert (
+        "**Known less well than aimed at:** the throughput of 1 of 2 cells is known to ± 9 %, not to the 3 % at which the rules stop: "
+        "the time or the repeats that a cell may take came first."
+    ) in told
+    assert ("**Short of the profile's rules:** 1 of 2 cells lack a repeat or more. The recording ended" in told) is short
 
 
 def test_a_sections_own_number_of_repeats_is_what_is_asked_for_and_a_load_outside_the_plan_asks_for_none() -> None:
