@@ -40,11 +40,12 @@ class Evidence:
 
     @property
     def over_baseline(self) -> str:
-        """Like chat c=1 2.27 (1.25 to 4.12), chat c=8 0.90 (0.85 to 0.93), under 0.95; empty for a baseline."""
-        return ", ".join(
+        """Like chat c=1 2.27 (1.25 to 4.12), chat c=8 0.90 (0.85 to 0.93), under 0.95; empty for a baseline. Says where the baseline ran on another runner."""
+        told = ", ".join(
             f"{gain.cell.load.label} {gain.ratio.estimate:.2f} ({gain.ratio.low:.2f} to {gain.ratio.high:.2f}){', under 0.95' if gain.flagged else ''}"
             for gain in self.gains
         )
+        return told if all(gain.same_runner for gain in self.gains) else f"{told}; the baseline on another model runner"
 
 
 def newest_version(records: Sequence[Record]) -> str | None:

@@ -6,7 +6,23 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from specstudy.analysis import Cell, by_context, context_ratios, context_tokens, deepest_curves, eagle3_and_31, families, position_curve, workload_shares
+from specstudy.analysis import (
+    Cell,
+    Interval,
+    Speedup,
+    by_context,
+    context_ratios,
+    context_tokens,
+    deepest_curves,
+    eagle3_and_31,
+    families,
+    of_main_workload,
+    position_curve,
+    same_k,
+    workload_shares,
+)
+from specstudy.analysis.speedup import paired
+from specstudy.analysis.stats import paired_ratio
 from specstudy.figures.picture import Picture, canvas
 from specstudy.figures.style import bars, family_style, legend_above, looks, short_labels, variants_of
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
@@ -154,7 +170,7 @@ def context_table(cells: Sequence[Cell]) -> Table | Text:
 
 
 def drift_conclusion(cells: Sequence[Cell]) -> Text:
-    """What the bands and the positions say about attention drift in these two heads."""
+    """What the main workload, the bands and the positions say about these two heads and attention drift."""
     plain, newer = eagle3_and_31(cells)
     lines = []
     for family in (plain, newer):
@@ -166,6 +182,7 @@ def drift_conclusion(cells: Sequence[Cell]) -> Text:
                 f"{with_interval(last.length, 2)} at {last.prompt_tokens:,.0f}, {last.length.estimate / first.length.estimate:.0%} of it."
             )
     if plain is not None and newer is not None:
+        lines += heads_lines(same_k(of_main_workload(cells), newer, plain))
         for point, ratio in context_ratios(cells, newer, plain)[-2:]:
             told = "higher" if ratio.estimate > 1 else "lower"
             sure = told if ratio.excludes(1.0) else "no difference" if ratio.n > 1 else "one repeat, so not told apart"
@@ -179,3 +196,27 @@ def drift_conclusion(cells: Sequence[Cell]) -> Text:
     if newer is None:
         lines.append("An EAGLE 3.1 head wasn't measured under this profile.")
     return Text("\n".join(f"- {line}" for line in lines))
+
+
+def heads_lines(contests: Sequence[Speedup]) -> list[str]:
+    """EAGLE 3.1 over EAGLE-3 at the same K and load: acceptance, and what is left of it in throughput."""
+    if not contests:
+        return []
+    paired_lengths = (paired(one.cell, one.baseline, "acceptance_length") for one in contests)
+    lengths = [paired_ratio(*pair) for pair in paired_lengths if pair is not None]
+    rates = [one.ratio for one in contests]
+    extremes = [min(contests, key=lambda one: one.ratio.estimate), max(contests, key=lambda one: one.ratio.estimate)]
+    named = " and ".join(f"{ratio_text(one.ratio)} with K={one.cell.variant.num_speculative_tokens} at {one.cell.load.label}" for one in extremes)
+    return [
+        f"3.1 over 3 on {contests[0].cell.load.workload}, K and load alike: acceptance length {_told_apart(lengths)}; throughput {_told_apart(rates)}, from "
+        f"{named}. Each K of each head was one server, and what differs from server to server is in no interval."
+    ]
+
+
+def _told_apart(ratios: Sequence[Interval]) -> str:
+    """Like higher in 9 of 9 cells, or higher in 1 and lower in 2 of 9 cells, the others not told apart."""
+    higher, lower = (sum(one.excludes(1.0) and (one.estimate > 1) is side for one in ratios) for side in (True, False))
+    said = " and ".join(f"{word} in {count}" for word, count in (("higher", higher), ("lower", lower)) if count)
+    if not said:
+        return f"not told apart in any of {len(ratios)} cells"
+    return f"{said} of {len(ratios)} cells" + ("" if higher + lower == len(ratios) else ", the others not told apart")

@@ -40,7 +40,7 @@ def decode_table(cells: Sequence[Cell]) -> Table | Text:
         "The steady window has neither the first nor the last round of requests, decoding has: with few requests, as at c=1, they rest on different ones."
     )
     if any(not one.same_runner for one in speedups(cells)):
-        note += f" {OTHER_RUNNER}: on another model runner than the baseline."
+        note += f"{OTHER_RUNNER}: on another model runner than the baseline."
     return Table(pd.DataFrame(rows), found[0].cell.records[0].evidence, note)
 
 

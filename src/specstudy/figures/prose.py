@@ -190,7 +190,7 @@ def speculation_conclusion(cells: Sequence[Cell]) -> Text:
             f"{one.cell.variant.label} at {one.cell.load.label} ({one.ratio.estimate:.2f}{'' if one.same_runner else OTHER_RUNNER})" for one in losers
         )
         other = (
-            "" if all(one.same_runner for one in losers) else f" {OTHER_RUNNER}: on another model runner than the baseline, so part of it may be the runner's."
+            "" if all(one.same_runner for one in losers) else f"{OTHER_RUNNER}: on another model runner than the baseline, so part of it may be the runner's."
         )
         lines.append(f"Flagged, under 0.95 of the baseline: {named}.{other}")
     lines += [_guess_text(one) for one in found if one.cell.load == found[0].cell.load]

@@ -109,3 +109,19 @@ def test_rejection_is_read_from_the_chunks_after_the_first() -> None:
 def test_a_tail_needs_300_chunks() -> None:
     one = record(**HEAD)
     assert rejections([cell([one], [request(one.record_id, i) for i in range(299)])]) == []
+
+
+def test_a_chunk_gap_isnt_compared_with_a_baselines_whose_chunks_were_merged() -> None:
+    baseline = [record(repeat=i, chunk_gap_ms_p99=10.0, tokens_per_chunk_mean=1.14) for i in range(2)]
+    ours = cell([record(repeat=i, chunk_gap_ms_p99=20.0, **HEAD) for i in range(2)])
+    (found,) = latency_changes([cell(baseline), ours])
+    assert found.chunk_gap_p99 is None
+    (found,) = latency_changes([cell([one.model_copy(update={"tokens_per_chunk_mean": 1.04}) for one in baseline]), ours])
+    assert found.chunk_gap_p99 is not None and found.chunk_gap_p99.estimate == pytest.approx(2.0)
+
+
+def test_a_tail_says_how_many_repeats_kept_their_chunks() -> None:
+    kept, bare = record(repeat=0), record(repeat=1, record_id="b" * 16)
+    rows = [request(kept.record_id, i, chunk_tokens=(1, 1, 1), chunk_gap_us=(10_000, 10_000)) for i in range(150)]
+    (found,) = rejections([cell([kept, bare], [*rows, request(bare.record_id, 0, chunk_tokens=(), chunk_gap_us=())])])
+    assert found.repeats == 1
