@@ -75,7 +75,7 @@ class Ledger:
         wanted = cell.repeats or self.plan.profile.measuring.min_repeats
         max_tokens = self.plan.profile.workloads[cell.workload].max_tokens
         imposed = server.deployment.imposed_acceptance_length
-        records = [*self._earlier, *self._records]
+        records = [record for record in (*self._earlier, *self._records) if record.status == "ok"]
         same_method = [record for record in records if _method(record) == _method(server.deployment)]
         one = expected_repeat_s(cell, max_tokens, records, self.plan.profile.measuring, imposed, same_method)
         return [one] * max(1, wanted - len(self.repeats(server, cell)))

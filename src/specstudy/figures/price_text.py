@@ -8,6 +8,7 @@ from specstudy.analysis import (
     Cell,
     CellCost,
     CostChange,
+    against,
     best_changes,
     break_even_tokens_per_s,
     cell_costs,
@@ -22,6 +23,7 @@ from specstudy.analysis import (
 )
 from specstudy.catalog.prices import Charged, TokenPrice, hosted_weights_of, token_prices
 from specstudy.figures.price import price_text, usd_text
+from specstudy.figures.prose import some_of
 from specstudy.figures.tables import ratio_text
 from specstudy.figures.text import NO_RECORDS, Text, bullets
 
@@ -49,8 +51,15 @@ def _cheapest(costs: Sequence[CellCost], price: Charged) -> str:
     return (
         f"Of the loads measured, the cheapest output tokens come from {best.cell.label} at {best.cell.load.label}{_edge(best, costs)}: "
         f"{usd_text(best.usd_per_1m)} a million at {price_text(price)} with the GPU always busy, "
-        f"{usd_text(best.at(0.3))} if it serves in 30 % of the paid time."
+        f"{usd_text(best.at(0.3))} if it serves in 30 % of the paid time{_near(best, costs)}."
     )
+
+
+def _near(best: CellCost, costs: Sequence[CellCost]) -> str:
+    """What isn't told apart from the cheapest at its load, by the ratio of the two, paired by repeat."""
+    others = [one.cell for one in costs if one.cell.load == best.cell.load and one.cell is not best.cell]
+    close = [cell.label for cell in others if (direct := against(best.cell, cell)) is None or not direct.ratio.excludes(1.0)]
+    return f"; not told apart there from {some_of(close, len(others))}" if close else ""
 
 
 def _spread(costs: Sequence[CellCost], changes: Sequence[CostChange]) -> str:

@@ -197,3 +197,13 @@ def test_break_even_holds_the_anchors() -> None:
     assert rows.loc["$10.00", "at $4.50/h, Nebius"] == "125"
     assert rows.loc["$15.00", "at $4.50/h, Nebius"] == "83"
     assert "Claude Sonnet 4.6" in rows.loc["$15.00", "asked for"] and "GPT-5.4" in rows.loc["$15.00", "asked for"]
+
+
+def test_the_cheapest_names_what_it_isnt_told_apart_from() -> None:
+    """Over the cheapest, 200, 210 and 190 tokens/s, one with 199, 212 and 188 is nothing told apart from; one with half is."""
+    own: dict[str, object] = {"method": "eagle3", "draft": "a-head", "concurrency": 8}
+    near, half = ([199.0, 212.0, 188.0], [100.0, 105.0, 95.0])
+    cells = [repeats([50.0, 50.0, 50.0], concurrency=8), repeats([200.0, 210.0, 190.0], num_speculative_tokens=3, **own)]
+    cells += [repeats(values, num_speculative_tokens=k, **own) for k, values in ((5, near), (7, half))]
+    told = cost_lines(cells, NEBIUS, "smollm2-135m-instruct").markdown
+    assert "if it serves in 30 % of the paid time; not told apart there from a-head K=5." in told
