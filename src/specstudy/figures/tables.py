@@ -68,6 +68,7 @@ def throughput_table(cells: Sequence[Cell]) -> Table | Text:
             "repeats": len(cell.records),
             "requests": len(cell.requests),
             "others' CPU": _percent(cell.interval("host_other_cpu_share")),
+            **_processors(cell, cells),
         }
         for cell in cells
     ]
@@ -76,7 +77,20 @@ def throughput_table(cells: Sequence[Cell]) -> Table | Text:
         "the load generator used; a busy machine makes a figure doubtful, whatever its interval. More than one token a chunk without speculation means that "
         "chunks were merged before they were read: then trust TPOT, not the chunk gap."
     )
+    if _processors(cells[0], cells):
+        note += (
+            " Processors: processor time over time of the engine's process, of the one that answers HTTP and of the load generator; one at about 1 is busy "
+            "throughout."
+        )
     return Table(pd.DataFrame(rows), cells[0].records[0].evidence, note)
+
+
+def _processors(cell: Cell, cells: Sequence[Cell]) -> dict[str, str]:
+    """Columns for the processors that each process used; none where no record has them."""
+    named = {"engine": "engine_cores", "API server": "api_server_cores", "load generator": "load_generator_cores"}
+    if all(one.interval(field) is None for one in cells for field in named.values()):
+        return {}
+    return {f"{name}, processors": with_interval(cell.interval(field), 2) for name, field in named.items()}
 
 
 def _percent(interval: Interval | None) -> str:

@@ -15,7 +15,7 @@ from specstudy.errors import MeasurementError, ScheduleLagError, ServerError
 from specstudy.measure.client import Outcome, StreamClient
 from specstudy.measure.counters import Counters, read_counters, read_settled
 from specstudy.measure.gpu import GpuSamples, gpu_identity, sampling
-from specstudy.measure.host import watching
+from specstudy.measure.host import HostUse, watching
 from specstudy.measure.kernels import KernelLog
 from specstudy.measure.load import Load, drive, run_async
 from specstudy.measure.metrics.chunk_gap import chunk_gaps_ms
@@ -114,7 +114,12 @@ def _try(
     except (MeasurementError, ServerError) as error:
         return Measured(base, requests, str(error))
     figures = {**base, **_latency(load), **_throughput(load, arrival), **_decode(requests, arrival), **_counted(change), **_gpu(gpu, load)}
-    return Measured({**figures, "host_other_cpu_share": host.other}, requests, None)
+    return Measured({**figures, **_host(host)}, requests, None)
+
+
+def _host(use: HostUse) -> dict[str, float | None]:
+    cores = {"api_server_cores": use.api_server, "engine_cores": use.engine, "load_generator_cores": use.load_generator}
+    return {"host_other_cpu_share": use.other, **cores}
 
 
 def _warm_up(server: Server, prompts: Sequence[Prompt], arrival: Arrival, how: Sampling, log: KernelLog) -> Counters:

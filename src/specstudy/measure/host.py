@@ -1,4 +1,4 @@
-"""Who else used the processors while we measured?"""
+"""What used the processors while we measured: the server's processes, the load generator, and everything else."""
 
 from __future__ import annotations
 
@@ -13,22 +13,33 @@ import psutil
 
 
 @dataclass
-class HostShare:
-    """`other`: processor time of everything but the server and us, stolen time included, over all processor time."""
+class HostUse:
+    """`other`: processor time of everything but the server and us, stolen time included, over all processor time.
+
+    The rest are processor time over time, so processors in use: of the process that answers HTTP, of the busiest of those that it started, which is
+    the engine's, and of us, who make the load. A Python process that is the bottleneck uses about one, whatever else is idle. None where unknown.
+    """
 
     other: float | None = None
+    api_server: float | None = None
+    engine: float | None = None
+    load_generator: float | None = None
 
 
 @contextmanager
-def watching(server_pid: int) -> Iterator[HostShare]:
-    """Fill in the share when the block ends. It stays None if the server is gone by then."""
-    share = HostShare()
-    began, busy, ours = time.monotonic(), _busy_s(), _tree_s(server_pid)
-    yield share
-    ours_now = _tree_s(server_pid)
-    if ours is not None and ours_now is not None:
-        used = _busy_s() - busy - (ours_now - ours)
-        share.other = max(0.0, used / ((time.monotonic() - began) * (os.cpu_count() or 1)))
+def watching(server_pid: int) -> Iterator[HostUse]:
+    """Fill in what was used when the block ends. All stays None if the server is gone by then."""
+    use = HostUse()
+    began, busy, before = time.monotonic(), _busy_s(), _by_process_s(server_pid)
+    yield use
+    after = _by_process_s(server_pid)
+    if before is None or after is None:
+        return
+    elapsed = time.monotonic() - began
+    spent = {pid: seconds - before.get(pid, 0.0) for pid, seconds in after.items()}
+    use.other = max(0.0, (_busy_s() - busy - sum(spent.values())) / (elapsed * (os.cpu_count() or 1)))
+    use.load_generator, use.api_server = spent.pop(os.getpid()) / elapsed, spent.pop(server_pid) / elapsed
+    use.engine = max(spent.values()) / elapsed if spent else None
 
 
 def _busy_s() -> float:
@@ -36,14 +47,18 @@ def _busy_s() -> float:
     return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
 
 
-def _tree_s(server_pid: int) -> float | None:
-    """Processor seconds of this process, and of the server with its live descendants; None if the server is gone."""
-    total = sum(psutil.Process().cpu_times()[:2])
+def _by_process_s(server_pid: int) -> dict[int, float] | None:
+    """Processor seconds of this process, of the server and of its live descendants; None if the server is gone."""
     try:
-        processes = [server := psutil.Process(server_pid), *server.children(recursive=True)]
+        processes = [psutil.Process(), server := psutil.Process(server_pid), *server.children(recursive=True)]
+        found = {one.pid: _seconds(one) for one in processes[:2]}
     except psutil.NoSuchProcess:
         return None
-    for process in processes:
+    for process in processes[2:]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:2])
-    return total
+            found[process.pid] = _seconds(process)
+    return found
+
+
+def _seconds(process: psutil.Process) -> float:
+    return sum(process.cpu_times()[:2])

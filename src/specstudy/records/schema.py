@@ -146,6 +146,9 @@ class Record(BaseModel):
     host_cpu: str = stated("Processor model")
     host_cpus: int = stated("Processors that this process may use", "count", ge=1)
     host_other_cpu_share: float | None = measured("Processor time that neither the server nor the load generator used, over all processor time", "fraction")
+    api_server_cores: float | None = measured("Processor time of the process that answers HTTP, over the load's time", "processors")
+    engine_cores: float | None = measured("Processor time of the busiest process that it started, the engine's, over the load's time", "processors")
+    load_generator_cores: float | None = measured("Processor time of the process that makes the load, over the load's time", "processors")
     dataset_sha256: str = stated("SHA-256 over the pool of prompts that the cell drew from")
 
     @property
