@@ -80,7 +80,7 @@ def throughput_table(cells: Sequence[Cell]) -> Table | Text:
     if _processors(cells[0], cells):
         note += (
             " Processors: processor time over time of the engine's process, of the one that answers HTTP and of the load generator; one at about 1 is busy "
-            "throughout."
+            "throughout, or waits for the GPU by spinning."
         )
     return Table(pd.DataFrame(rows), cells[0].records[0].evidence, note)
 

@@ -17,7 +17,8 @@ class HostUse:
     """`other`: processor time of everything but the server and us, stolen time included, over all processor time.
 
     The rest are processor time over time, so processors in use: of the process that answers HTTP, of the busiest of those that it started, which is
-    the engine's, and of us, who make the load. A Python process that is the bottleneck uses about one, whatever else is idle. None where unknown.
+    the engine's, and of us, who make the load. A Python process that is the bottleneck uses about one, whatever else is idle; but one
+    that waits for a GPU may do so by spinning, and uses one too. None where unknown.
     """
 
     other: float | None = None
