@@ -17,7 +17,7 @@ from specstudy.analysis.families import family_of
 from specstudy.book.chapter import cells_of, recorded_profiles
 from specstudy.book.heads import shipped_heads
 from specstudy.book.served_heads import other_drafts_note
-from specstudy.figures import Table, Text, badge, on_another_runner, ratio_text
+from specstudy.figures import Table, Text, badge, baselines_on_two_runners, on_another_runner, ratio_text
 from specstudy.figures.along import along_text, grows
 from specstudy.figures.parallel_tables import end_text, over_baseline_lines
 from specstudy.figures.prose import short_commit, some_of
@@ -169,6 +169,8 @@ def _parallel_lines(cells: Sequence[Cell], compared: Sequence[Cell]) -> list[str
     lines += [" ".join(over_baseline_lines(of_main_workload(cells), pair))]
     if other := on_another_runner(cells, compared):
         lines.append(f"Bound to a model runner: {other} (chapter 04).")
+    if plain := baselines_on_two_runners(compared, cells, ("in chapter 04", "in chapter 05")):
+        lines.append(f"Which baseline? {plain} What speculation gains over a server on the other runner wasn't measured.")
     return lines
 
 

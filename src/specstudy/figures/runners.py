@@ -31,8 +31,8 @@ def on_another_runner(here: Sequence[Cell], there: Sequence[Cell]) -> str:
     )
 
 
-def baselines_on_two_runners(here: Sequence[Cell], there: Sequence[Cell]) -> str:
-    """Sentences that set the median TPOT without speculation in `here` beside `there`, where another model runner ran; else nothing.
+def baselines_on_two_runners(here: Sequence[Cell], there: Sequence[Cell], places: tuple[str, str] = ("here", "there")) -> str:
+    """Sentences that set the median TPOT without speculation in `here` beside `there`, where another model runner ran; else nothing. `places` names the two.
 
     The ratio of the two is Welch's, over repeats that share nothing. Where they come from two allocations it holds the hosts' difference too.
     """
@@ -42,12 +42,12 @@ def baselines_on_two_runners(here: Sequence[Cell], there: Sequence[Cell]) -> str
         return ""
     mine, other = both[0]
     compared = "; ".join(_compared(one, another) for one, another in both)
-    lines = [f"Median TPOT without speculation on {_chosen(mine)} here and on {_chosen(other)} there: {compared}."]
+    lines = [f"Median TPOT without speculation on {_chosen(mine)} {places[0]} and on {_chosen(other)} {places[1]}: {compared}."]
     apart = "They come from two allocations, so a difference may be the hosts'" if mine.allocation != other.allocation else ""
     here_tokens, there_tokens = mine.records[0].max_tokens, other.records[0].max_tokens
     if here_tokens != there_tokens:
         begun = f"{apart}; and answers" if apart else "Answers"
-        apart = f"{begun} have {here_tokens} tokens here and {there_tokens} there: more prompts come between the tokens of shorter ones"
+        apart = f"{begun} have {here_tokens} tokens {places[0]} and {there_tokens} {places[1]}: more prompts come between the tokens of shorter ones"
     return " ".join([*lines, *([f"{apart}."] if apart else [])])
 
 
