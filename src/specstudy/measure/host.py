@@ -28,19 +28,23 @@ class HostUse:
 
 
 @contextmanager
-def watching(server_pid: int) -> Iterator[HostUse]:
-    """Fill in what was used when the block ends. All stays None if the server is gone by then."""
+def watching(guard_pid: int) -> Iterator[HostUse]:
+    """Fill in what was used when the block ends, by the process of serving.guard, whose one child is the server, and its descendants.
+
+    All stays None if the server is gone by then.
+    """
     use = HostUse()
-    began, busy, before = time.monotonic(), _busy_s(), _by_process_s(server_pid)
+    began, busy, before = time.monotonic(), _busy_s(), _by_process_s(guard_pid)
     yield use
-    after = _by_process_s(server_pid)
-    if before is None or after is None:
+    api_server, after = _child(guard_pid), _by_process_s(guard_pid)
+    if before is None or after is None or api_server not in after:
         return
     elapsed = time.monotonic() - began
     spent = {pid: seconds - before.get(pid, 0.0) for pid, seconds in after.items()}
     use.other = max(0.0, (_busy_s() - busy - sum(spent.values())) / (elapsed * (os.cpu_count() or 1)))
-    use.load_generator, use.api_server = spent.pop(os.getpid()) / elapsed, spent.pop(server_pid) / elapsed
-    use.engine = max(spent.values()) / elapsed if spent else None
+    use.load_generator, use.api_server = spent.pop(os.getpid()) / elapsed, spent.pop(api_server) / elapsed
+    engine = [seconds for pid, seconds in spent.items() if pid != guard_pid]
+    use.engine = max(engine) / elapsed if engine else None
 
 
 def _busy_s() -> float:
@@ -48,10 +52,16 @@ def _busy_s() -> float:
     return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
 
 
-def _by_process_s(server_pid: int) -> dict[int, float] | None:
-    """Processor seconds of this process, of the server and of its live descendants; None if the server is gone."""
+def _child(guard_pid: int) -> int | None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return next((child.pid for child in psutil.Process(guard_pid).children()), None)
+    return None
+
+
+def _by_process_s(guard_pid: int) -> dict[int, float] | None:
+    """Processor seconds of this process, of the guard and of its live descendants; None if the guard is gone."""
     try:
-        processes = [psutil.Process(), server := psutil.Process(server_pid), *server.children(recursive=True)]
+        processes = [psutil.Process(), guard := psutil.Process(guard_pid), *guard.children(recursive=True)]
         found = {one.pid: _seconds(one) for one in processes[:2]}
     except psutil.NoSuchProcess:
         return None
