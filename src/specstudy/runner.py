@@ -270,12 +270,12 @@ class Runner:
             cell.server.raise_if_dead()
             return
         cell.done.append(record)
-        cell.over = enough(self._plan.profile.measuring, cell.cell.repeats, cell.done)
+        over = enough(self._plan.profile.measuring, cell.cell.repeats, cell.done)
         mean_s = sum(record.duration_s or 0.0 for record in cell.done) / len(cell.done)
-        further = Step(cell.part, "repeat", mean_s) if not cell.over and self._progress.left(cell.part) == 1 else None
+        further = Step(cell.part, "repeat", mean_s) if not over and self._progress.left(cell.part) == 1 else None
         self._progress.finish(cell.part, f"{what}: {record.output_tokens_per_s:.1f} tok/s{_unsteady_text(record)}", further)
-        if cell.over:
-            self._progress.drop(cell.part)
+        if over:
+            self._end(cell)
 
     def _repeat(self, server: Server, server_plan: ServerPlan, cell: Cell, repeat: int, idle_neighbours: int) -> Record:
         plan, rules = self._plan, self._plan.profile.measuring

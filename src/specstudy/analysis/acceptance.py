@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from specstudy.analysis.cells import Cell
 from specstudy.analysis.families import MAIN_WORKLOAD, Family, at, context_tokens, families, family_of
-from specstudy.analysis.speedup import paired
-from specstudy.analysis.stats import Interval, mean_interval, paired_ratio, unpaired_ratio
+from specstudy.analysis.speedup import ratio_of
+from specstudy.analysis.stats import Interval, mean_interval, unpaired_ratio
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def context_ratios(cells: Sequence[Cell], ours: Family, theirs: Family) -> list[
     found = []
     for point in by_context(cells, ours):
         cell = other.get((point.band_tokens, point.cell.variant.num_speculative_tokens))
-        pairs = paired(point.cell, cell, "acceptance_length") if cell is not None else None
-        if pairs:
-            found.append((point, paired_ratio(*pairs)))
+        ratio = ratio_of(point.cell, cell, "acceptance_length") if cell is not None else None
+        if ratio is not None:
+            found.append((point, ratio))
     return found
 
 

@@ -12,8 +12,8 @@ from scipy import stats
 
 from specstudy.analysis.cells import Cell, with_baseline
 from specstudy.analysis.shares import CHUNK_IS_STEP_WITHIN
-from specstudy.analysis.speedup import paired
-from specstudy.analysis.stats import CONFIDENCE, Interval, mean_interval, paired_ratio
+from specstudy.analysis.speedup import paired, ratio_of
+from specstudy.analysis.stats import CONFIDENCE, Interval, mean_interval
 from specstudy.records.schema import P99_NEEDS, Record
 
 CACHE_FLAG = "--kv-cache-memory-bytes"
@@ -117,24 +117,19 @@ def latency_changes(cells: Sequence[Cell]) -> list[LatencyChange]:
                 cell,
                 baseline,
                 ttft_ms=mean_interval([a - b for a, b in zip(*pairs, strict=True)]) if pairs else None,
-                ttft_p50=paired_ratio(*pairs) if pairs else None,
+                ttft_p50=ratio_of(cell, baseline, "ttft_ms_p50"),
                 tpot_p99=p99_ratio(cell, baseline, "tpot_ms"),
                 e2e_p99=p99_ratio(cell, baseline, "e2e_ms"),
-                chunk_gap_p99=None if merged(baseline) else _of_records(cell, baseline, "chunk_gap_ms_p99"),
+                chunk_gap_p99=None if merged(baseline) else ratio_of(cell, baseline, "chunk_gap_ms_p99"),
             )
         )
     return found
 
 
-def merged(baseline: Cell) -> bool:
-    """Whether a server without speculation, which makes one token a step, had its chunks merged before they were read."""
-    carried = baseline.interval("tokens_per_chunk_mean")
-    return carried is not None and carried.estimate - 1 > CHUNK_IS_STEP_WITHIN
-
-
-def _of_records(cell: Cell, baseline: Cell, field: str) -> Interval | None:
-    pairs = paired(cell, baseline, field)
-    return paired_ratio(*pairs) if pairs else None
+def merged(cell: Cell) -> bool:
+    """Whether a server without speculation, which makes one token a step, had its chunks merged before they were read; of a method that can't be told."""
+    carried = cell.interval("tokens_per_chunk_mean")
+    return cell.variant.method == "none" and carried is not None and carried.estimate - 1 > CHUNK_IS_STEP_WITHIN
 
 
 def p99_ratio(cell: Cell, baseline: Cell, metric: str) -> Interval | None:

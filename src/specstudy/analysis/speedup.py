@@ -85,6 +85,12 @@ def paired(cell: Cell, other: Cell, field: str) -> tuple[list[float], list[float
     return ([ours[repeat] for repeat in shared], [theirs[repeat] for repeat in shared]) if shared else None
 
 
+def ratio_of(cell: Cell, other: Cell, field: str) -> Interval | None:
+    """A record's field over the other cell's, paired by repeat; None where no repeat has both above 0."""
+    pairs = paired(cell, other, field)
+    return paired_ratio(*pairs) if pairs else None
+
+
 def _by_repeat(cell: Cell, field: str) -> dict[int, float]:
     return {record.repeat: float(value) for record in cell.records if (value := getattr(record, field))}
 

@@ -20,7 +20,7 @@ from specstudy.book.served_heads import other_drafts_note
 from specstudy.figures import Table, Text, badge, baselines_on_two_runners, on_another_runner, ratio_text
 from specstudy.figures.along import along_text, grows
 from specstudy.figures.parallel_tables import end_text, over_baseline_lines
-from specstudy.figures.prose import short_commit, some_of
+from specstudy.figures.prose import others_at_load, short_commit, some_of
 from specstudy.figures.style import short_labels
 from specstudy.figures.tables import DASH
 from specstudy.records import load_records
@@ -106,7 +106,7 @@ def _best_table(cells: Sequence[Cell]) -> str:
 
 
 def _rivals_text(close: Sequence[str], found: Sequence[Speedup], best: Speedup) -> str:
-    others = sum(one.cell.load == best.cell.load and one.same_runner for one in found) - best.same_runner
+    others = others_at_load(best, found)
     if not others:
         return DASH
     return some_of(close, others) if close else "none"

@@ -76,8 +76,7 @@ def cells_of(chapter: str, profile: str, folder: Path) -> list[Cell]:
 
 def runner_note(chapter: Chapter, other: str, mode: str = "recorded", results_dir: str | None = None) -> Text:
     """What EAGLE-3 does under chapter `other` of the same profile, if another model runner ran there."""
-    profile = chapter.cells[0].records[0].profile if chapter.cells else ""
-    told = on_another_runner(chapter.cells, cells_of(other, profile, results_folder(mode, results_dir)))
+    told = on_another_runner(chapter.cells, _beside(chapter, other, mode, results_dir))
     number = other.split("_")[0]
     if not told:
         return Text(f"*The same EAGLE-3 head wasn't recorded on another model runner in chapter {number} of this profile.*")
@@ -92,8 +91,7 @@ def baseline_note(chapter: Chapter, other: str, mode: str = "recorded", results_
 
     Ratios are made on one runner, so that they are the method's; a reader's server without speculation may run on either.
     """
-    profile = chapter.cells[0].records[0].profile if chapter.cells else ""
-    told = baselines_on_two_runners(chapter.cells, cells_of(other, profile, results_folder(mode, results_dir)))
+    told = baselines_on_two_runners(chapter.cells, _beside(chapter, other, mode, results_dir))
     number = other.split("_")[0]
     if not told:
         return Text(f"*No baseline is known to have run on another model runner in chapter {number} of this profile.*")
@@ -101,6 +99,12 @@ def baseline_note(chapter: Chapter, other: str, mode: str = "recorded", results_
         f"**Which baseline?** A server without speculation needn't run on the methods' model runner; chapter {number} has it on another. {told} What "
         "speculation here gains over a server on that runner wasn't measured: it may be less than the ratios on this page, nothing, or a loss."
     )
+
+
+def _beside(chapter: Chapter, other: str, mode: str, results_dir: str | None) -> list[Cell]:
+    """The cells of another chapter under the same profile."""
+    profile = chapter.cells[0].records[0].profile if chapter.cells else ""
+    return cells_of(other, profile, results_folder(mode, results_dir))
 
 
 def _shown(study: Study) -> Chapter:

@@ -21,8 +21,7 @@ from specstudy.analysis import (
     same_k,
     workload_shares,
 )
-from specstudy.analysis.speedup import paired
-from specstudy.analysis.stats import paired_ratio
+from specstudy.analysis.speedup import ratio_of
 from specstudy.figures.picture import Picture, canvas
 from specstudy.figures.style import bars, family_style, legend_above, looks, short_labels, variants_of
 from specstudy.figures.tables import DASH, Table, ratio_text, with_interval
@@ -202,8 +201,7 @@ def heads_lines(contests: Sequence[Speedup]) -> list[str]:
     """EAGLE 3.1 over EAGLE-3 at the same K and load: acceptance, and what is left of it in throughput."""
     if not contests:
         return []
-    paired_lengths = (paired(one.cell, one.baseline, "acceptance_length") for one in contests)
-    lengths = [paired_ratio(*pair) for pair in paired_lengths if pair is not None]
+    lengths = [ratio for one in contests if (ratio := ratio_of(one.cell, one.baseline, "acceptance_length")) is not None]
     rates = [one.ratio for one in contests]
     extremes = [min(contests, key=lambda one: one.ratio.estimate), max(contests, key=lambda one: one.ratio.estimate)]
     named = " and ".join(f"{ratio_text(one.ratio)} with K={one.cell.variant.num_speculative_tokens} at {one.cell.load.label}" for one in extremes)

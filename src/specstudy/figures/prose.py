@@ -207,9 +207,14 @@ def left_out_text(best: Speedup, found: Sequence[Speedup]) -> str:
 
 def apart_text(best: Speedup, found: Sequence[Speedup]) -> str:
     """Which others at its load the highest isn't told apart from, or how many of how many."""
-    others = sum(one.cell.load == best.cell.load and one.same_runner for one in found) - best.same_runner
+    others = others_at_load(best, found)
     close = [one.cell.variant.label for one in rivals(best, found)]
     return f"; not told apart from {some_of(close, others)}" if close else ""
+
+
+def others_at_load(best: Speedup, found: Sequence[Speedup]) -> int:
+    """How many the highest is compared with: those at its load that ran on the runner of their baseline."""
+    return sum(one.cell.load == best.cell.load and one.same_runner for one in found) - best.same_runner
 
 
 def some_of(names: Sequence[str], others: int) -> str:
@@ -240,7 +245,7 @@ def _tail_text(cells: Sequence[Cell]) -> str:
     """At the highest load of the page, where rejected drafts and other requests' prompts make most of it."""
     load = max((cell.load for cell in cells), key=lambda load: load.concurrency or 0)
     here = [cell for cell in cells if cell.load == load]
-    told = [f"{cell.label} {with_interval(p99)} ms" for cell in here if (p99 := cell.interval("chunk_gap_ms_p99")) is not None and not _merged(cell)]
+    told = [f"{cell.label} {with_interval(p99)} ms" for cell in here if (p99 := cell.interval("chunk_gap_ms_p99")) is not None and not merged(cell)]
     if not told:
         return ""
     why = (
@@ -248,12 +253,8 @@ def _tail_text(cells: Sequence[Cell]) -> str:
         if in_bursts(here) and any(cell.variant.method == "none" for cell in here)
         else ""
     )
-    left = " The baseline's isn't comparable: its chunks were merged on the way." if any(_merged(cell) for cell in here) else ""
+    left = " The baseline's isn't comparable: its chunks were merged on the way." if any(merged(cell) for cell in here) else ""
     return f"99th percentile of the pause between chunks at {load.label}: {', '.join(told)}.{left}{why}"
-
-
-def _merged(cell: Cell) -> bool:
-    return cell.variant.method == "none" and merged(cell)
 
 
 def in_bursts(cells: Sequence[Cell]) -> bool:

@@ -19,15 +19,16 @@ def on_another_runner(here: Sequence[Cell], there: Sequence[Cell]) -> str:
     the lowest load that both have, with the K that was fastest in `there`.
     """
     ours, theirs = _own(here), _own(there)
-    both = [(mine, other) for mine in ours for other in theirs if _what(mine) == _what(other) and _on_two(_runner(mine), _runner(other))]
+    both = [(mine, other) for mine in ours for other in theirs if _what(mine) == _what(other) and _on_two(_runner_of(mine.cell), _runner_of(other.cell))]
     if not both:
         return ""
     lowest = min(mine.cell.load.concurrency or 0 for mine, _ in both)
     at_lowest = [pair for pair in both if (pair[0].cell.load.concurrency or 0) == lowest]
     mine, other = max(at_lowest, key=lambda pair: pair[1].ratio.estimate)
+    cell, beside = mine.cell, other.cell
     return (
-        f"{mine.cell.variant.label} at {mine.cell.load.label} has {ratio_text(mine.ratio)} of its baseline's throughput on model runner {_runner(mine)}, "
-        f"with answers of {_tokens(mine)} tokens; at {other.cell.load.label} on {_runner(other)} with {_tokens(other)} it has {ratio_text(other.ratio)}"
+        f"{cell.variant.label} at {cell.load.label} has {ratio_text(mine.ratio)} of its baseline's throughput on model runner {_runner_of(cell)}, "
+        f"with answers of {_tokens(cell)} tokens; at {beside.load.label} on {_runner_of(beside)} with {_tokens(beside)} it has {ratio_text(other.ratio)}"
     )
 
 
@@ -44,7 +45,7 @@ def baselines_on_two_runners(here: Sequence[Cell], there: Sequence[Cell], places
     compared = "; ".join(_compared(one, another) for one, another in both)
     lines = [f"Median TPOT without speculation on {_chosen(mine)} {places[0]} and on {_chosen(other)} {places[1]}: {compared}."]
     apart = "They come from two allocations, so a difference may be the hosts'" if mine.allocation != other.allocation else ""
-    here_tokens, there_tokens = mine.records[0].max_tokens, other.records[0].max_tokens
+    here_tokens, there_tokens = _tokens(mine), _tokens(other)
     if here_tokens != there_tokens:
         begun = f"{apart}; and answers" if apart else "Answers"
         apart = f"{begun} have {here_tokens} tokens {places[0]} and {there_tokens} {places[1]}: more prompts come between the tokens of shorter ones"
@@ -90,13 +91,9 @@ def _what(one: Speedup) -> tuple[object, ...]:
     return one.cell.variant, one.cell.records[-1].draft_folder, one.cell.load.concurrency
 
 
-def _runner(one: Speedup) -> str | None:
-    return one.cell.records[0].model_runner
-
-
 def _on_two(one: str | None, other: str | None) -> bool:
     return None not in (one, other) and one != other
 
 
-def _tokens(one: Speedup) -> int:
-    return one.cell.records[0].max_tokens
+def _tokens(cell: Cell) -> int:
+    return cell.records[0].max_tokens

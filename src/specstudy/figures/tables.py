@@ -15,6 +15,7 @@ from specstudy.records.provenance import package_versions
 from specstudy.records.schema import P99_NEEDS
 
 DASH = "–"
+PROCESSORS = {"engine, processors": "engine_cores", "API server, processors": "api_server_cores", "load generator, processors": "load_generator_cores"}
 
 
 def with_interval(interval: Interval | None, digits: int = 1) -> str:
@@ -58,6 +59,8 @@ def throughput_table(cells: Sequence[Cell]) -> Table | Text:
     """Throughput with its interval, repeats and requests of each cell."""
     if not cells:
         return NO_RECORDS
+    known = any(cell.interval(field) is not None for cell in cells for field in PROCESSORS.values())
+    processors = PROCESSORS if known else {}
     rows = [
         {
             "method": cell.label,
@@ -68,7 +71,7 @@ def throughput_table(cells: Sequence[Cell]) -> Table | Text:
             "repeats": len(cell.records),
             "requests": len(cell.requests),
             "others' CPU": _percent(cell.interval("host_other_cpu_share")),
-            **_processors(cell, cells),
+            **{title: with_interval(cell.interval(field), 2) for title, field in processors.items()},
         }
         for cell in cells
     ]
@@ -77,20 +80,12 @@ def throughput_table(cells: Sequence[Cell]) -> Table | Text:
         "the load generator used; a busy machine makes a figure doubtful, whatever its interval. More than one token a chunk without speculation means that "
         "chunks were merged before they were read: then trust TPOT, not the chunk gap."
     )
-    if _processors(cells[0], cells):
+    if processors:
         note += (
             " Processors: processor time over time of the engine's process, of the one that answers HTTP and of the load generator; one at about 1 is busy "
             "throughout, or waits for the GPU by spinning."
         )
     return Table(pd.DataFrame(rows), cells[0].records[0].evidence, note)
-
-
-def _processors(cell: Cell, cells: Sequence[Cell]) -> dict[str, str]:
-    """Columns for the processors that each process used; none where no record has them."""
-    named = {"engine": "engine_cores", "API server": "api_server_cores", "load generator": "load_generator_cores"}
-    if all(one.interval(field) is None for one in cells for field in named.values()):
-        return {}
-    return {f"{name}, processors": with_interval(cell.interval(field), 2) for name, field in named.items()}
 
 
 def _percent(interval: Interval | None) -> str:
